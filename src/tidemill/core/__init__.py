@@ -1,0 +1,1 @@
+"""Words shared by all rooms: errors, units, memory, sealed files."""

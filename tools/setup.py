@@ -1,0 +1,92 @@
+"""Make `.venv` hold exactly what `requirements.lock` says; seconds when it already does.
+
+Runs on the Python that the user has (3.11 or newer) with its standard library alone.
+Uses uv when it is on the PATH, plain venv and pip otherwise; both check every hash.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+LOCK = ROOT / "requirements.lock"
+STAMP = VENV / ".tidemill-setup"
+LEAST_PYTHON = (3, 11)
+
+
+def main() -> int:
+    if sys.version_info < LEAST_PYTHON:
+        found = ".".join(map(str, sys.version_info[:3]))
+        print(
+            f"tidemill needs Python 3.11 or newer, this is {found} ({sys.executable}).\n"
+            "Next: make setup PYTHON=python3.12   (or any newer Python that you have)",
+            file=sys.stderr,
+        )
+        return 1
+    wanted = fingerprint()
+    if STAMP.exists() and STAMP.read_text() == wanted:
+        return 0
+    started = time.monotonic()
+    uv = shutil.which("uv")
+    say(f"setting up {VENV.name} with {'uv' if uv else 'pip'} (first time: a few minutes)")
+    STAMP.unlink(missing_ok=True)
+    install_with_uv(uv) if uv else install_with_pip()
+    say("compiling join kernels")
+    run([python(), "-m", "tidemill.join.parts.warm_up"])
+    STAMP.write_text(wanted)
+    say(f"ready after {time.monotonic() - started:.0f} s")
+    return 0
+
+
+def fingerprint() -> str:
+    """What the environment was built from: the lock, the project file, the Python and the place."""
+    digest = hashlib.sha256()
+    for part in (LOCK.read_bytes(), (ROOT / "pyproject.toml").read_bytes()):
+        digest.update(hashlib.sha256(part).digest())
+    digest.update(f"{sys.version_info[:3]} {ROOT}".encode())
+    return digest.hexdigest()
+
+
+def install_with_uv(uv: str) -> None:
+    if not Path(python()).exists():
+        run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(VENV)])
+    run([uv, "pip", "sync", "--python", python(), "--require-hashes", str(LOCK)])
+    run([uv, "pip", "install", "--python", python(), *PROJECT_ITSELF])
+
+
+def install_with_pip() -> None:
+    if not Path(python()).exists():
+        run([sys.executable, "-m", "venv", "--clear", str(VENV)])
+    pip = [python(), "-m", "pip", "--disable-pip-version-check", "install"]
+    run([*pip, "--require-hashes", "--progress-bar", "on", "-r", str(LOCK)])
+    run([*pip, "--quiet", *PROJECT_ITSELF])
+
+
+PROJECT_ITSELF = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
+
+
+def python() -> str:
+    return str(VENV / "bin" / "python")
+
+
+def run(command: list[str]) -> None:
+    # A shell that has another environment active must not redirect pip or uv into it.
+    clean = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH")}
+    done = subprocess.run(command, cwd=ROOT, env=clean, check=False)
+    if done.returncode != 0:
+        say(f"this step failed with exit code {done.returncode}: {' '.join(command)}")
+        say("Next: read its message above, then run `make setup` again; it goes on where it stopped")
+        raise SystemExit(done.returncode)
+
+
+def say(text: str) -> None:
+    print(f"[setup] {text}", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
