@@ -5,6 +5,7 @@ Uses uv when it is on the PATH, plain venv and pip otherwise; both check every h
 """
 
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -53,18 +54,34 @@ def fingerprint() -> str:
 
 
 def install_with_uv(uv: str) -> None:
-    if not Path(python()).exists():
+    if not venv_fits():
         run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(VENV)])
     run([uv, "pip", "sync", "--python", python(), "--require-hashes", str(LOCK)])
     run([uv, "pip", "install", "--python", python(), *PROJECT_ITSELF])
 
 
 def install_with_pip() -> None:
-    if not Path(python()).exists():
+    # An environment that uv made, or that broke off half-way, has no pip.
+    if not (venv_fits() and (VENV / "bin" / "pip").exists()):
+        require_ensurepip()
         run([sys.executable, "-m", "venv", "--clear", str(VENV)])
     pip = [python(), "-m", "pip", "--disable-pip-version-check", "install"]
     run([*pip, "--require-hashes", "--progress-bar", "on", "-r", str(LOCK)])
     run([*pip, "--quiet", *PROJECT_ITSELF])
+
+
+def venv_fits() -> bool:
+    """Whether an environment is there, for this very Python."""
+    settings = VENV / "pyvenv.cfg"
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Path(python()).exists() and settings.exists() and version in settings.read_text()
+
+
+def require_ensurepip() -> None:
+    if importlib.util.find_spec("ensurepip") is None:
+        say(f"{sys.executable} cannot make environments with pip: its ensurepip is a package of its own here")
+        say("Next: sudo apt install python3-venv   (Debian, Ubuntu), or put uv on the PATH; then make setup")
+        raise SystemExit(1)
 
 
 PROJECT_ITSELF = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]

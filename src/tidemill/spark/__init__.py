@@ -1,0 +1,1 @@
+"""Where Tidemill meets Spark: sessions, enrichment, sources and sinks."""
