@@ -1,0 +1,1 @@
+"""Rows become visible: the loader service, its client and the warehouses behind it."""
