@@ -1,0 +1,1 @@
+"""Interception of committed rows, one store a file."""
