@@ -1,0 +1,28 @@
+"""Tidemill: an active data warehouse on Apache Spark."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidemill.core.errors import TidemillError
+    from tidemill.master import MasterData
+    from tidemill.spark.enrich import enrich
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "MasterData": "tidemill.master",
+    "TidemillError": "tidemill.core.errors",
+    "enrich": "tidemill.spark.enrich",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: a source host has no Spark, and `tidemill --help` must not wait for it.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tidemill' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+__all__ = ["MasterData", "TidemillError", "__version__", "enrich"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tidemill.core.errors import StoreError
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace `path` by `content` so that a reader or a crash sees the old file or the new one."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     with aside.open("wb") as file:
         file.write(content)
         file.flush()

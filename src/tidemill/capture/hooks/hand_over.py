@@ -43,7 +43,7 @@ class HandOver:
         self._lock = threading.Lock()
         self._transactions: deque[Transaction] = deque()
         self._commits_to_failure = int(os.environ.get(FAIL_AFTER_COMMIT, "0"))
-        self.late_rows = self.changes_not_captured = 0
+        self.late_rows = self.changes_not_captured = self.spent_ns = 0
 
     def begin(self) -> Transaction:
         """A transaction's place in the order; call it at its first insert."""
@@ -53,6 +53,7 @@ class HandOver:
         return transaction
 
     def end(self, transaction: Transaction, *, committed: bool) -> None:
+        begin_ns = time.perf_counter_ns()
         if committed:
             self._maybe_fail()
             committed_at_us = time.time_ns() // 1000
@@ -62,6 +63,7 @@ class HandOver:
         with self._lock:
             while self._transactions and self._transactions[0].ended:
                 self._hand_over(self._transactions.popleft())
+        self.spent_ns += time.perf_counter_ns() - begin_ns
 
     def count_change(self) -> None:
         """Note an UPDATE or DELETE of a row."""

@@ -30,10 +30,12 @@ class SqliteCaptureStats:
     Attributes:
         changes_not_captured: Rows updated, deleted or replaced, also when that was rolled back; not captured yet.
         late_rows: Rows inserted at or below a position handed over before.
+    hook_seconds: Time that gathering and handing over took from the application, all threads together.
     """
 
     changes_not_captured: int
     late_rows: int
+    hook_seconds: float
 
 
 class SqliteCapture:
@@ -106,7 +108,9 @@ class SqliteCapture:
 
     def stats(self) -> SqliteCaptureStats:
         order = self._order
-        return SqliteCaptureStats(order.changes_not_captured if order else 0, order.late_rows if order else 0)
+        if order is None:
+            return SqliteCaptureStats(0, 0, 0.0)
+        return SqliteCaptureStats(order.changes_not_captured, order.late_rows, order.spent_ns / 1e9)
 
     def close(self) -> None:
         """Stop the regulator and let another process capture from the file."""

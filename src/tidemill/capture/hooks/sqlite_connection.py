@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
@@ -39,11 +40,13 @@ class Gathering:
 
     def add(self, *row: Any) -> None:
         """Called by SQLite for each inserted row, so it does no more than this."""
-        transaction = self.transaction
+        begin_ns = time.perf_counter_ns()
+        order, transaction = self._order, self.transaction
+        assert order is not None
         if transaction is None:
-            assert self._order is not None
-            transaction = self.transaction = self._order.begin()
+            transaction = self.transaction = order.begin()
         transaction.rows.append(row)
+        order.spent_ns += time.perf_counter_ns() - begin_ns
 
     def count_change(self) -> None:
         assert self._order is not None

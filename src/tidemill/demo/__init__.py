@@ -1,0 +1,1 @@
+"""A retail shop, all on one machine, every part the real one: what `tidemill demo` runs."""

@@ -1,0 +1,75 @@
+"""Rows taken and not yet looked at, in order of arrival."""
+
+from collections import deque
+
+import pyarrow as pa
+
+from tidemill.core.errors import BudgetError
+from tidemill.core.units import format_bytes
+
+# Beside a row itself: key, presence, entry, start, count and two gather positions while it is probed.
+WORK_BYTES_PER_ROW = 56
+
+
+class Arrivals:
+    """A queue of batches inside a fixed number of bytes."""
+
+    def __init__(self, limit_bytes: int, expected_row_bytes: int) -> None:
+        self.rows = 0
+        self._limit_bytes = limit_bytes
+        self._expected_row_bytes = expected_row_bytes
+        self._batches: deque[pa.RecordBatch] = deque()
+        self._batch_bytes = 0
+        self._taken_bytes = 0
+
+    @property
+    def bytes_held(self) -> int:
+        return self._taken_bytes + self._batch_bytes + self.rows * WORK_BYTES_PER_ROW
+
+    def room(self, row_bytes: int | None = None) -> int:
+        """Rows that may come; none until half of the space is free, lest batches crumble to a few rows."""
+        each = (row_bytes or self._expected_row_bytes) + WORK_BYTES_PER_ROW
+        left_bytes = self._limit_bytes - self.bytes_held
+        return left_bytes // each if left_bytes > self._limit_bytes // 2 else 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        needed = batch.nbytes + batch.num_rows * WORK_BYTES_PER_ROW
+        if self.bytes_held + needed > self._limit_bytes:
+            raise BudgetError(
+                f"{batch.num_rows} stream rows take {format_bytes(needed)}, arrivals have "
+                f"{format_bytes(self._limit_bytes - self.bytes_held)} of {format_bytes(self._limit_bytes)} left",
+                code="rows_too_wide",
+                next_move="offer fewer rows at a time (room(row_bytes=...) counts them), or give more memory",
+                needed_bytes=needed,
+                limit_bytes=self._limit_bytes,
+            )
+        self._batches.append(batch)
+        self._batch_bytes += batch.nbytes
+        self.rows += batch.num_rows
+
+    def next_row_bytes(self) -> int:
+        """Average size of the rows that come next."""
+        return -(-self._batches[0].nbytes // self._batches[0].num_rows)
+
+    def take(self, most_rows: int) -> pa.RecordBatch:
+        """The oldest rows, from one batch; they count as held until `let_go`."""
+        batch = self._batches.popleft()
+        self._batch_bytes -= batch.nbytes
+        if batch.num_rows > most_rows:
+            rest = batch.slice(most_rows)
+            self._batches.appendleft(rest)
+            self._batch_bytes += rest.nbytes
+            batch = batch.slice(0, most_rows)
+        self.rows -= batch.num_rows
+        self._taken_bytes = batch.nbytes + batch.num_rows * WORK_BYTES_PER_ROW
+        return batch
+
+    def let_go(self) -> None:
+        """What was taken last is finished or waits elsewhere."""
+        self._taken_bytes = 0
+
+    def batches(self) -> list[pa.RecordBatch]:
+        return list(self._batches)
+
+
+__all__ = ["WORK_BYTES_PER_ROW", "Arrivals"]

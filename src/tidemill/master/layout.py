@@ -1,0 +1,124 @@
+"""Names, numbers and the manifest of a master store on disk.
+
+```
+path/CURRENT                      which version a reader opens; replaced last
+path/versions/000001/pages.bin    Arrow record-batch messages, each starting at a multiple of 4 KiB
+path/versions/000001/index.arrow  one row a page: first and last key, offset, length, rows, CRC-32C
+path/versions/000001/manifest.json  sealed: format, schema, counts, sizes and checksums of the files
+```
+"""
+
+import base64
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+
+from tidemill.core.errors import StoreError
+from tidemill.core.files import read_sealed, write_sealed
+
+FORMAT_VERSION = 1
+PAGE_ALIGNMENT_BYTES = 4096  # direct I/O asks for offsets and lengths in whole device blocks
+RUN_BYTES = 256 * 1024  # neighbouring pages are read together up to here: the knee of the measured curve
+
+PAGES_FILE = "pages.bin"
+INDEX_FILE = "index.arrow"
+MANIFEST_FILE = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a version holds, written when everything else of it is on disk."""
+
+    key: str
+    schema_base64: str
+    rows: int
+    distinct_keys: int
+    most_rows_of_a_key: int
+    row_bytes: int
+    page_bytes: int
+    pages: int
+    longest_page_bytes: int
+    pages_file_bytes: int
+    pages_file_crc: int
+    index_file_bytes: int
+    index_file_crc: int
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema_base64)))
+
+    def write(self, folder: Path) -> None:
+        write_sealed(folder / MANIFEST_FILE, asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest":
+        record = read_sealed(folder / MANIFEST_FILE)
+        refuse_other_format(record, folder / MANIFEST_FILE)
+        return cls(**record)
+
+
+def schema_as_text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def version_folder(path: Path, version: int) -> Path:
+    return path / "versions" / f"{version:06d}"
+
+
+def versions_on_disk(path: Path) -> list[int]:
+    """Versions that were built to their end, oldest first; whether current or not."""
+    folder = path / "versions"
+    if not folder.is_dir():
+        return []
+    return sorted(int(entry.name) for entry in folder.iterdir() if re.fullmatch(r"\d{6,}", entry.name))
+
+
+def current_version(path: Path) -> int:
+    """The version that readers open when they name none."""
+    if not (path / "CURRENT").exists():
+        raise StoreError(
+            f"no master data at {path}",
+            code="no_master_data",
+            next_move="build it with MasterData.build(..., path=...), or check the path",
+            path=str(path),
+        )
+    record = read_sealed(path / "CURRENT")
+    refuse_other_format(record, path / "CURRENT")
+    return cast("int", record["version"])
+
+
+def switch_current(path: Path, version: int) -> None:
+    write_sealed(path / "CURRENT", {"format_version": FORMAT_VERSION, "version": version})
+
+
+def refuse_other_format(record: dict[str, Any], file: Path) -> None:
+    found = record.get("format_version")
+    if found != FORMAT_VERSION:
+        raise StoreError(
+            f"{file} has format version {found}, this Tidemill reads {FORMAT_VERSION}",
+            code="format_version",
+            next_move="upgrade Tidemill, or build the master data again",
+            file=str(file),
+            found=found,
+        )
+
+
+__all__ = [
+    "FORMAT_VERSION",
+    "INDEX_FILE",
+    "MANIFEST_FILE",
+    "PAGES_FILE",
+    "PAGE_ALIGNMENT_BYTES",
+    "RUN_BYTES",
+    "Manifest",
+    "current_version",
+    "refuse_other_format",
+    "schema_as_text",
+    "switch_current",
+    "version_folder",
+    "versions_on_disk",
+]

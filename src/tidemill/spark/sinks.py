@@ -1,0 +1,214 @@
+"""Delivers micro-batches to the loader: tasks put blocks, the driver commits the batch once.
+
+A task may be retried, run twice or come late. Its blocks lie in the loader's staging under a name of their own
+and mean nothing until the driver names the winning ones in one commit for all tables of the batch.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tidemill.core.errors import InternalError, LoadError
+from tidemill.load.client import BlockRef, LoaderClient, TableSpec, Ticket
+from tidemill.load.tables import Mode
+from tidemill.master.batches import one_batch
+from tidemill.spark.checkpoint import Resumed
+from tidemill.spark.columns import COMMITTED_COLUMN, ENTRY_COLUMN, METRICS_COLUMN
+from tidemill.spark.failpoint import die_if_told
+
+BLOCK_ROWS = 50_000
+"""Rows gathered for one block: the warehouse's best rate is reached near here, a block stays below 64 MB."""
+
+
+class Lane(Protocol):
+    """What one table gets from a batch."""
+
+    @property
+    def table(self) -> str: ...
+    @property
+    def schema(self) -> pa.Schema: ...
+    @property
+    def mode(self) -> Mode: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch: ...
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """One delivered micro-batch."""
+
+    batch_id: int
+    start_entry: int
+    end_entry: int
+    counts: dict[str, int]
+    metrics: dict[str, float]
+    visible_at_ns: int
+    oldest_committed_us: int | None
+    """Source commit of the batch's oldest row: the most stale row's freshness is visible_at minus this."""
+    repeated: bool
+    seconds: float
+
+
+def tables_of(lanes: Sequence[Lane]) -> list[TableSpec]:
+    return [TableSpec(lane.table, lane.schema, lane.mode, lane.keys) for lane in lanes]
+
+
+def deliver(
+    rows: DataFrame,
+    lanes: Sequence[Lane],
+    *,
+    client: LoaderClient,
+    resumed: Resumed,
+    count: Callable[[pa.RecordBatch], dict[str, int]],
+    on_batch: Callable[[BatchReport], None],
+    trigger_ms: int = 0,
+) -> StreamingQuery:
+    """Start the query that carries `rows` into the tables of `lanes`, exactly once.
+
+    Args:
+        rows: A stream with the log entry of each row in `_entry`.
+        lanes: What each table gets.
+        client: The loader.
+        resumed: The pipeline as opened at the loader.
+        count: Counts of a batch, added up and kept in the ledger with the batch.
+        on_batch: Told of every delivered batch, on the driver.
+        trigger_ms: Least time between two batches; 0 starts the next one at once.
+    """
+
+    def commit_batch(batch: DataFrame, batch_id: int) -> None:
+        started = time.monotonic()
+        task = _Task(client, resumed.ticket, batch_id, tuple(lanes), count)
+        for is_last in (False, True):
+            answers = batch.mapInArrow(task.put_blocks, "manifest string").collect()
+            die_if_told("before_commit")
+            try:
+                report = _commit(
+                    client, resumed.ticket, batch_id, [json.loads(a[0]) for a in answers], started
+                )
+                break
+            except LoadError as error:  # staging lost a block, as by a power cut: the tasks put them again
+                if error.code != "missing_block" or is_last:
+                    raise
+        die_if_told("after_commit")
+        on_batch(report)
+
+    return (
+        rows.writeStream.foreachBatch(commit_batch)
+        .option("checkpointLocation", str(resumed.checkpoint))
+        .trigger(processingTime=f"{trigger_ms} milliseconds")
+        .queryName(resumed.ticket.pipeline)
+        .start()
+    )
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The work of one task: cut its rows into blocks, put them, answer with a manifest."""
+
+    client: LoaderClient
+    ticket: Ticket
+    batch_id: int
+    lanes: tuple[Lane, ...]
+    count: Callable[[pa.RecordBatch], dict[str, int]]
+
+    def put_blocks(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        waiting: dict[str, list[pa.RecordBatch]] = {lane.table: [] for lane in self.lanes}
+        manifest: dict[str, Any] = {
+            "blocks": [],
+            "counts": {},
+            "metrics": {},
+            "first": None,
+            "last": None,
+            "oldest": None,
+        }
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            self._note(batch, manifest)
+            for lane in self.lanes:
+                waiting[lane.table].append(lane.of(batch))
+                if sum(b.num_rows for b in waiting[lane.table]) >= BLOCK_ROWS:
+                    self._put(lane, waiting[lane.table], manifest)
+        for lane in self.lanes:
+            self._put(lane, waiting[lane.table], manifest)
+        if manifest["first"] is not None:
+            yield pa.record_batch({"manifest": [json.dumps(manifest)]})
+
+    def _put(self, lane: Lane, waiting: list[pa.RecordBatch], manifest: dict[str, Any]) -> None:
+        whole = one_batch(waiting, lane.schema)
+        waiting.clear()
+        if whole.num_rows == 0:
+            return
+        context = TaskContext.get()
+        if context is None:
+            raise InternalError("blocks are put by Spark tasks only", code="no_task")
+        put = self.client.put_block(
+            self.ticket,
+            self.batch_id,
+            lane.table,
+            whole,
+            partition=context.partitionId(),
+            attempt=context.taskAttemptId(),  # unique in the session; attempt numbers repeat with a stage
+            number=len(manifest["blocks"]),
+        )
+        manifest["blocks"].append(asdict(put))
+
+    def _note(self, batch: pa.RecordBatch, manifest: dict[str, Any]) -> None:
+        entries = batch.column(ENTRY_COLUMN)
+        manifest["first"] = _least(manifest["first"], pc.min(entries).as_py())
+        manifest["last"] = max(pc.max(entries).as_py(), manifest["last"] or 0)
+        if COMMITTED_COLUMN in batch.schema.names:
+            oldest = pc.min(batch.column(COMMITTED_COLUMN)).cast(pa.int64()).as_py()
+            manifest["oldest"] = _least(manifest["oldest"], oldest)
+        _add(manifest["counts"], {"rows": batch.num_rows} | self.count(batch))
+        if METRICS_COLUMN in batch.schema.names:
+            for text in batch.column(METRICS_COLUMN).drop_null().to_pylist():
+                _add(manifest["metrics"], json.loads(str(text)))
+
+
+def _commit(
+    client: LoaderClient, ticket: Ticket, batch_id: int, manifests: list[dict[str, Any]], started: float
+) -> BatchReport:
+    counts: dict[str, int] = {}
+    metrics: dict[str, float] = {}
+    for manifest in manifests:
+        _add(counts, manifest["counts"])
+        _add(metrics, manifest["metrics"])
+    if manifests:
+        start, end = min(m["first"] for m in manifests), max(m["last"] for m in manifests) + 1
+    else:  # a batch that is run again after its commit may have nothing left to read
+        start = end = client.status(ticket.pipeline)["position"] or 0
+    blocks = [BlockRef(**block) for m in manifests for block in m["blocks"]]
+    done = client.commit(ticket, batch_id, start=start, end=end, blocks=blocks, counts=counts)
+    return BatchReport(
+        batch_id,
+        done.start,
+        done.end,
+        counts,
+        metrics,
+        done.visible_at_ns,
+        _least(*(m["oldest"] for m in manifests)),
+        repeated=done.status == "already",
+        seconds=time.monotonic() - started,
+    )
+
+
+def _add(into: dict[str, Any], more: dict[str, Any]) -> None:
+    for name, value in more.items():
+        into[name] = into.get(name, 0) + value
+
+
+def _least(*numbers: int | None) -> int | None:
+    return min((n for n in numbers if n is not None), default=None)
+
+
+__all__ = ["BatchReport", "Lane", "deliver", "tables_of"]

@@ -1,0 +1,1 @@
+"""What tests, demos and users' own tests share: data with known properties."""

@@ -1,0 +1,33 @@
+"""Small masters of every awkward shape, built once; rows are wide, so that pages hold two or three."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tidemill.master import MasterData
+
+SHAPES: dict[str, list[int]] = {
+    "empty": [],
+    "one row": [5],
+    "unique": list(range(0, 40, 2)),
+    "duplicates across pages": [1, 1, 1, 2, 3, 3, 3, 3, 3, 3, 3, 3, 7, 7, 8, 9, 9, 9, 9, 9, 9, 20],
+    "one key": [4] * 25,
+    "far apart": [-(2**63), -9, -8, 0, 6, 2**40, 2**63 - 1],
+}
+
+
+@pytest.fixture(scope="session")
+def masters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MasterData]:
+    folder: Path = tmp_path_factory.mktemp("masters")
+    return {
+        shape: MasterData.build(_table(keys), key="id", path=folder / str(n), page_bytes=4096)
+        for n, (shape, keys) in enumerate(SHAPES.items())
+    }
+
+
+def _table(keys: list[int]) -> pa.Table:
+    names = [None if n % 5 == 4 else f"row {n} " + "x" * 1300 for n in range(len(keys))]
+    return pa.table(
+        {"id": pa.array(keys, pa.int64()), "name": pa.array(names, pa.string()), "n": range(len(keys))}
+    )

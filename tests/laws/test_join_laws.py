@@ -1,0 +1,259 @@
+"""What every join in the catalog must keep, on random streams in random pieces with random sizes."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tests.laws.conftest import SHAPES
+
+from tidemill.core.memory import MemoryBudget
+from tidemill.join.cache import CacheJoin
+from tidemill.join.catalog import JOINS, make_join
+from tidemill.join.output import How
+from tidemill.join.protocol import SemiStreamJoin, StepReport
+from tidemill.master import MasterData
+
+STREAM = pa.schema([("row", pa.int64()), ("key", pa.int64()), ("note", pa.string())])
+FITTING = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One stream against one master with one kind of join and one size."""
+
+    shape: str
+    keys: list[int | None]
+    piece_rows: list[int]
+    how: How
+    budget: str
+    pages_per_step: int | None
+    tight_output: bool = False
+
+    def batches(self) -> list[pa.RecordBatch]:
+        rows = len(self.keys)
+        columns = [range(rows), self.keys, [None if n % 3 == 0 else f"note {n}" for n in range(rows)]]
+        whole = pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(columns, STREAM, strict=True)],
+            schema=STREAM,
+        )
+        cuts, at = [], 0
+        for size in [*self.piece_rows, rows]:
+            cuts.append(whole.slice(at, size))
+            at += size
+        return cuts
+
+    def join(self, name: str, masters: dict[str, MasterData]) -> tuple[SemiStreamJoin, MemoryBudget]:
+        master = masters[self.shape]
+        options: dict[str, Any] = {"matched_as": "matched"} if self.how == "left" else {}
+        if name != "cache":
+            budget = MemoryBudget(10_000_000)
+        else:
+            budget, options["sizes"] = self._cache_sizes(master)
+        how = {"stream_key": "key", "how": self.how}
+        return make_join(name, master, STREAM, budget=budget, **how, **options), budget
+
+    def _cache_sizes(self, master: MasterData) -> tuple[MemoryBudget, Any]:
+        plan = make_join(
+            "reference", master, STREAM, stream_key="key", how=self.how, budget=MemoryBudget(10**7)
+        ).plan
+        least = least_bytes(master, plan)
+        total = {"least": least, "tiny": least + 4000, "small": 60_000, "ample": 1_000_000}[self.budget]
+        sizes = CacheJoin.sizes_for(master, plan, total)
+        pages = min(self.pages_per_step or sizes.pages_per_step, sizes.pages_per_step)
+        output = min(sizes.output_bytes, 6000) if self.tight_output else sizes.output_bytes
+        changed = replace(sizes, pages_per_step=pages, output_bytes=output, least_rows_between_switches=1)
+        return MemoryBudget(total), changed
+
+
+def least_bytes(master: MasterData, plan: Any) -> int:
+    with pytest.raises(Exception, match="too little") as refusal:
+        CacheJoin.sizes_for(master, plan, 1)
+    return int(refusal.value.least_bytes)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    shape = draw(st.sampled_from(sorted(SHAPES)))
+    keys = st.one_of(st.none(), st.integers(-10, 45), *[st.sampled_from(SHAPES[shape])] * bool(SHAPES[shape]))
+    return Case(
+        shape=shape,
+        keys=draw(st.lists(keys, max_size=60)),
+        piece_rows=draw(st.lists(st.integers(0, 20), max_size=8)),
+        how=draw(st.sampled_from(get_args(How))),
+        budget=draw(st.sampled_from(["least", "tiny", "small", "ample"])),
+        pages_per_step=draw(st.sampled_from([1, 2, 3, 5, None])),
+        tight_output=draw(st.booleans()),
+    )
+
+
+def run(join: SemiStreamJoin, batches: list[pa.RecordBatch]) -> Iterator[StepReport]:
+    """One row or more at a time, as room allows, with a step after each offer."""
+    for batch in batches:
+        rest = batch
+        while rest.num_rows:
+            piece = rest.slice(0, join.room(rest.nbytes // rest.num_rows + 1))
+            while piece.num_rows > max(1, join.room(-(-piece.nbytes // max(1, piece.num_rows)))):
+                piece = piece.slice(0, piece.num_rows // 2)
+            if piece.num_rows and join.room(piece.nbytes // piece.num_rows + 1):
+                join.offer(piece)
+                rest = rest.slice(piece.num_rows)
+            yield join.step()
+    yield from join.drain()
+
+
+def rows_of(reports: list[StepReport]) -> Counter[tuple[Any, ...]]:
+    return Counter(
+        tuple(row.values()) for report in reports for batch in report.outputs for row in batch.to_pylist()
+    )
+
+
+@pytest.fixture(params=sorted(JOINS))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+# A key of several pages waits while only its first page is read for others.
+SHARED_PAGE = Case("duplicates across pages", [8, 7, 9], [], "left", "ample", 4)
+# The output of one row is cut in its middle.
+CUT_ROW = Case("duplicates across pages", [3, 3, 9], [], "inner", "ample", None, tight_output=True)
+
+
+@FITTING
+@example(case=SHARED_PAGE)
+@example(case=CUT_ROW)
+@given(case=cases())
+def test_output_is_that_of_the_nested_loop(name: str, masters: dict[str, MasterData], case: Case) -> None:
+    expected = rows_of(list(run(case.join("reference", masters)[0], case.batches())))
+    join, _ = case.join(name, masters)
+    reports = list(run(join, case.batches()))
+    assert rows_of(reports) == expected
+    assert all(b.schema.equals(join.output_schema) for r in reports for b in r.outputs)
+
+
+@FITTING
+@given(case=cases())
+def test_each_row_has_one_fate_after_every_step(
+    name: str, masters: dict[str, MasterData], case: Case
+) -> None:
+    join, _ = case.join(name, masters)
+    rows_in = finished = 0
+    for report in run(join, case.batches()):
+        rows_in += report.rows_in
+        finished += report.emitted_rows + report.dropped_rows
+        assert report.emitted_rows + report.dropped_rows == (
+            report.hot_hits + report.disk_matches + report.unmatched
+        )
+        assert rows_in == finished + join.pending_rows
+    assert rows_in == finished == len(case.keys)
+
+
+@FITTING
+@given(case=cases())
+def test_memory_in_use_stays_inside_its_reservations(
+    name: str, masters: dict[str, MasterData], case: Case
+) -> None:
+    join, budget = case.join(name, masters)
+    for report in run(join, case.batches()):
+        reserved = budget.holdings()
+        over = {part: held for part, held in report.held_bytes.items() if held > reserved[part]}
+        assert not over
+        assert budget.held_bytes <= budget.total_bytes
+
+
+@FITTING
+@example(case=CUT_ROW, every=1)
+@given(case=cases(), every=st.integers(1, 4))
+def test_restoring_a_snapshot_anywhere_changes_nothing(
+    name: str, masters: dict[str, MasterData], case: Case, every: int
+) -> None:
+    expected = rows_of(list(run(case.join("reference", masters)[0], case.batches())))
+    reports: list[StepReport] = []
+    join = Reincarnating(name, masters, case, every)
+    reports.extend(run(join, case.batches()))
+    assert rows_of(reports) == expected
+    assert sum(report.rows_in for report in reports) == len(case.keys)
+    assert sum(report.emitted_rows + report.dropped_rows for report in reports) == len(case.keys)
+
+
+@FITTING
+@given(case=cases())
+def test_input_batches_are_not_touched(name: str, masters: dict[str, MasterData], case: Case) -> None:
+    batches = case.batches()
+    before = [batch.serialize().to_pybytes() for batch in batches]
+    list(run(case.join(name, masters)[0], batches))
+    assert [batch.serialize().to_pybytes() for batch in batches] == before
+
+
+@FITTING
+@given(case=cases())
+def test_null_keys_match_nothing_and_cost_no_read(
+    name: str, masters: dict[str, MasterData], case: Case
+) -> None:
+    nulls = replace(case, keys=[None] * len(case.keys))
+    reports = list(run(nulls.join(name, masters)[0], nulls.batches()))
+    assert sum(report.unmatched for report in reports) == len(case.keys)
+    assert sum(report.pages_read for report in reports) == 0
+    leaves = case.how in ("left", "anti")
+    assert sum(report.output_rows for report in reports) == (len(case.keys) if leaves else 0)
+
+
+@FITTING
+@given(
+    keys=st.lists(st.sampled_from([0, 2, 2, 2, 5, 6, 8, 38]), min_size=1, max_size=10),
+    budget=st.sampled_from(["least", "tiny"]),
+)
+@example(keys=[0, 6, 12, 18, 24, 30], budget="tiny")
+def test_no_row_waits_longer_than_the_rows_before_it(
+    name: str, masters: dict[str, MasterData], keys: list[int | None], budget: str
+) -> None:
+    """A popular page must not starve the others: the stream is many times what the join can hold."""
+    case = Case("unique", [38, *keys * 20], [], "left", budget, 1)
+    join, _ = case.join(name, masters)
+    arrived_at_step: dict[int, int] = {}
+    batch, offered = case.batches()[0], 0
+    most_held = 0
+    for step in range(100_000):
+        if offered < batch.num_rows and join.room(40):
+            join.offer(batch.slice(offered, 1))
+            arrived_at_step[offered] = step
+            offered += 1
+        most_held = max(most_held, join.pending_rows)
+        for output in join.step().outputs:
+            for row in output.column("row").to_pylist():
+                waited = step - arrived_at_step[row]
+                assert waited <= 4 * (most_held + 1)
+        if offered == batch.num_rows and not join.pending_rows:
+            return
+    pytest.fail("the stream was never finished")
+
+
+class Reincarnating:
+    """A join that, every so many steps, is thrown away and goes on as another one from its snapshot."""
+
+    def __init__(self, name: str, masters: dict[str, MasterData], case: Case, every: int) -> None:
+        self._make = lambda: case.join(name, masters)[0]
+        self._join = self._make()
+        self._every = every
+        self._steps = 0
+
+    def step(self) -> StepReport:
+        if self._steps % self._every == 0:
+            snapshot = self._join.snapshot()
+            self._join = self._make()
+            self._join.restore(snapshot)
+        self._steps += 1
+        return self._join.step()
+
+    def drain(self) -> Iterator[StepReport]:
+        while self._join.pending_rows:
+            yield self.step()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._join, name)
