@@ -66,15 +66,15 @@ def test_rows_committed_around_the_last_read_are_neither_lost_nor_doubled(
     source.regulator.close()
 
 
-def test_blocks_have_at_most_the_rows_asked_for(staging: Staging, tmp_path: Path) -> None:
+def test_blocks_grow_to_ten_times_the_rows_asked_for_and_no_further(staging: Staging, tmp_path: Path) -> None:
     source = MemorySource()
-    regulator = regulator_for(staging, tmp_path, source, block_rows=10)
+    regulator = regulator_for(staging, tmp_path, source, block_rows=3)
     assert regulator.flush(20)
     source.commit(95, regulator)
     assert regulator.flush(20)
     with LogReader(staging.log) as reader:
         sizes = [batch.num_rows for _, batch in reader.read(0, reader.head().entries)]
-    assert sizes == [10] * 9 + [5]
+    assert sizes == [30, 30, 30, 5]
     regulator.close()
 
 

@@ -48,8 +48,9 @@ class RegulatorStats:
 class SourceRegulator:
     """Gathers rows into blocks and brings each to the staging log exactly once, in order.
 
-    A block closes at `block_rows`, or `block_ms` after its first row, or at once while nothing is in
-    flight (but not within 20 ms after the last one, so that many small commits do not become many blocks).
+    A block closes at `block_rows`, or `block_ms` after its first row, or at once while nothing is in flight.
+    A pause after each block keeps the interpreter's lock with the application: 20 ms before a small one, 5 ms
+    before a full one, which grows up to ten times `block_rows` meanwhile.
     While staging is away blocks go to a spool of at most `spool_max_bytes`. Beyond that, rows are not kept
     anywhere: the regulator is *behind*, and when there is room again it reads them from the source by
     position. It does the same at its start, for rows that were committed but never handed over.

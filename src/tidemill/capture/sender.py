@@ -21,6 +21,8 @@ OnBadRow = Callable[[Row, str], None]
 _log = logging.getLogger(__name__)
 _READ_ROWS = 1000  # a read of the source becomes one block: catching up is about rows/s, not latency
 _PAUSE_NS = 20_000_000  # a block holds the interpreter's lock for about 0.3 ms: at most 1.5 % of the application's time
+_FULL_PAUSE_NS = 5_000_000  # at full speed blocks grow instead: 200 a second, not 600, take the lock from it
+_BLOCK_GROWTH = 10
 _STOP_SECONDS = 3.0
 _BIG_BLOCK_BYTES = 8 * 2**20  # rows beyond this are cut into several blocks
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.05, 2.0
@@ -61,7 +63,9 @@ class Sender:
         self.lock = threading.Lock()
         self.work = threading.Condition(self.lock)
         self.settled = threading.Condition(self.lock)
-        self.waiting = WaitingRows(max_rows=waiting_max_rows, block_rows=block_rows)
+        self.waiting = WaitingRows(
+            max_rows=waiting_max_rows, block_rows=block_rows, most_rows=_BLOCK_GROWTH * block_rows
+        )
         self.position: int | None = None
         self.failure: TidemillError | None = None
         self.blocks_sent = self.rows_acked = self.unfit_rows = self.reconnects = self.rows_reread = 0
@@ -143,7 +147,9 @@ class Sender:
             wait_ns = self._block_ns - (now_ns - self.waiting.first_at_ns)
             if direct and not self._in_flight:
                 wait_ns = min(wait_ns, self._built_at_ns + _PAUSE_NS - now_ns)
-            if wait_ns <= 0 or self.waiting.rows >= self._block_rows:
+            if self.waiting.rows >= self._block_rows:
+                wait_ns = min(wait_ns, self._built_at_ns + _FULL_PAUSE_NS - now_ns)
+            if wait_ns <= 0 or self.waiting.rows >= self.waiting.most_rows:
                 return self._build
         limits = [
             seconds for seconds in (None if online else away_seconds, wait_ns and wait_ns / 1e9) if seconds

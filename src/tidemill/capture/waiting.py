@@ -16,8 +16,8 @@ class WaitingRows:
     that this read found too are dropped by `take`, by their position.
     """
 
-    def __init__(self, *, max_rows: int, block_rows: int) -> None:
-        self._max_rows, self._block_rows = max_rows, block_rows
+    def __init__(self, *, max_rows: int, block_rows: int, most_rows: int) -> None:
+        self._max_rows, self._block_rows, self.most_rows = max_rows, block_rows, most_rows
         self._submissions: deque[tuple[Sequence[Row], bool]] = deque()
         self.rows = 0
         self.first_at_ns = 0
@@ -39,7 +39,8 @@ class WaitingRows:
         self.rows += len(rows)
         if self.rows > self._max_rows and not late:
             self.fall_behind()
-        return rows_before == 0 or rows_before < self._block_rows <= self.rows or self.behind
+        fills = rows_before < self._block_rows <= self.rows or rows_before < self.most_rows <= self.rows
+        return rows_before == 0 or fills or self.behind
 
     def fall_behind(self) -> None:
         self.behind = self.catching_up = True
@@ -48,7 +49,7 @@ class WaitingRows:
 
     def take(self, position_index: int, position: int | None, now_ns: int) -> list[Row]:
         """Rows of the next block in order, without those at or below `position` that were read from the source."""
-        most = self._block_rows
+        most = self.most_rows
         taken: list[Row] = []
         while self._submissions and len(taken) < most:
             rows, late = self._submissions.popleft()
