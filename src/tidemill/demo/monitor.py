@@ -43,6 +43,7 @@ class Monitor:
         self._places = places
         self._log = LogReader(places.log)
         self._batches_read = 0
+        self._days: dict[float, dict[str, Any]] = {}
         self.counts: dict[str, int] = {}
         self.metrics: dict[str, float] = {}
         self.last_batch: dict[str, Any] = {}
@@ -53,7 +54,7 @@ class Monitor:
 
     def look(self) -> None:
         """Bring every line up to date."""
-        shop = self.shop()
+        shop = self._all_days()
         staged = self._log.head().rows
         self._read_new_batches()
         held = self.memory.sample()
@@ -81,7 +82,7 @@ class Monitor:
     @property
     def hook_us_per_row(self) -> float:
         """Microseconds that the hook took from the application for each row it sold."""
-        shop = self.shop()
+        shop = self._all_days()
         return 1e6 * shop["hook_seconds"] / shop["rows_submitted"] if shop["rows_submitted"] else 0.0
 
     @property
@@ -102,15 +103,16 @@ class Monitor:
         oldest_us = self.last_batch.get("oldest_committed_us")
         if not oldest_us:
             return "freshness -"
-        return f"oldest row {format_ms(self.last_batch['visible_at_ns'] / 1e6 - oldest_us / 1e3)} old"
+        return f"freshness {format_ms(self.last_batch['visible_at_ns'] / 1e6 - oldest_us / 1e3)} or better"
 
-    def shop(self) -> dict[str, Any]:
-        """The regulator's own counts, as the shop last published them."""
-        try:
-            found: dict[str, Any] = json.loads(self._places.shop_stats.read_bytes())
-        except (OSError, ValueError):
-            return {"rows_submitted": 0, "rows_acked": 0, "waiting_rows": 0, "hook_seconds": 0.0}
-        return found
+    def _all_days(self) -> dict[str, Any]:
+        """The regulator's own counts, added up over the shop's openings."""
+        if self._places.shop_stats.exists():
+            published = json.loads(self._places.shop_stats.read_bytes())
+            self._days[published["opened_at"]] = published
+        days = list(self._days.values())
+        sums = {n: sum(d[n] for d in days) for n in ("rows_submitted", "rows_acked", "hook_seconds")}
+        return sums | {"waiting_rows": days[-1]["waiting_rows"] if days else 0}
 
     def _read_new_batches(self) -> None:
         if not self._places.batches.exists():

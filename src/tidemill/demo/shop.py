@@ -118,6 +118,7 @@ def open_hours(
 
 
 _closing = threading.Event()
+_OPENED_AT = time.time()
 
 
 def _close_shop(_signal: int, _frame: FrameType | None) -> None:
@@ -174,7 +175,8 @@ def _publish_stats(capture: SqliteCapture, regulator: SourceRegulator, path: Pat
 
 
 def _write_stats(capture: SqliteCapture, regulator: SourceRegulator, path: Path) -> None:
-    write_atomically(path, json.dumps(asdict(regulator.stats()) | asdict(capture.stats())).encode())
+    told = asdict(regulator.stats()) | asdict(capture.stats()) | {"opened_at": _OPENED_AT}
+    write_atomically(path, json.dumps(told).encode())
 
 
 if __name__ == "__main__":
