@@ -4,7 +4,8 @@ import time
 from typing import Any
 
 from tidemill.capture.hooks.sqlite import SqliteCapture
-from tidemill.core.errors import InternalError, SpecError
+from tidemill.core.errors import InternalError, SpecError, StoreError
+from tidemill.core.units import format_bytes
 from tidemill.demo.children import Child
 from tidemill.demo.monitor import Monitor
 from tidemill.demo.places import Places
@@ -15,6 +16,7 @@ from tidemill.load.tokens import create_token
 from tidemill.staging.log import StagingLog
 
 LOG_MAX_BYTES = 4 * 10**9
+LOG_LEAST_ROOM_BYTES = 10**6
 RESTARTS_AT_MOST = 20
 STALLED_AFTER_S = 120.0
 LOOK_EVERY_S = 0.5
@@ -38,9 +40,7 @@ class Parts:
     def start(self) -> None:
         """Everything but the shop, ready for the first row."""
         places = self.places
-        if not places.log.exists():
-            schema = SqliteCapture.schema_for(SALES_SCHEMA)
-            StagingLog.create(places.log, schema, max_bytes=LOG_MAX_BYTES).close()
+        self._prepare_log()
         if not places.loader_token.exists():
             create_token(places.loader_token)
         self.monitor = Monitor(places)
@@ -53,6 +53,22 @@ class Parts:
         self.driver.start()
         self._screen.say(f"starting Spark, some seconds (driver pid {self.driver.pid})")
         self.driver.wait_ready(places.driver_ready)
+
+    def _prepare_log(self) -> None:
+        """Create the staging log, or refuse one that has no room before anything starts."""
+        place = self.places.log
+        if not place.exists():
+            schema = SqliteCapture.schema_for(SALES_SCHEMA)
+            StagingLog.create(place, schema, max_bytes=LOG_MAX_BYTES).close()
+        with StagingLog.open(place, max_bytes=LOG_MAX_BYTES) as log:
+            log.trim()
+            if log.room_bytes < LOG_LEAST_ROOM_BYTES:
+                raise StoreError(
+                    f"the staging log {place} is full: {format_bytes(log.used_bytes)} of {format_bytes(LOG_MAX_BYTES)}",
+                    code="queue_full",
+                    next_move="start with --fresh",
+                    path=str(place),
+                )
 
     @property
     def receiver_port(self) -> int:
