@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from tidemill.core.errors import InternalError
 from tidemill.join.parts.hot_file import read_hot_file, write_hot_file
 from tidemill.join.parts.kernels import Int64s, UInt32s, insert_keys, probe_keys
 from tidemill.master.batches import one_batch
@@ -38,7 +39,9 @@ class HotRows:
         """A generation of distinct keys; `payload` holds the rows of the first key, then of the second, …"""
         # Two thirds full: a miss then looks at 5 slots on average, most on one cache line.
         slots = np.zeros((len(keys) * 3 // 2 + 1, 2), dtype=np.int64)
-        insert_keys(slots, 0, keys, np.empty(len(keys), dtype=np.bool_))
+        if insert_keys(slots, 0, keys, np.empty(len(keys), dtype=np.bool_)) != len(keys):
+            # Entries would then point at the rows of other keys: wrong rows, without a word.
+            raise InternalError("a key came twice into one generation of hot rows", code="hot_key_twice")
         row_start = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(rows_per_key)])
         return cls._of(slots, row_start, frequencies, payload, identity)
 

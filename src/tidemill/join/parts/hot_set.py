@@ -77,7 +77,8 @@ class HotSet:
             return
         estimates = self._sketch.add(keys)
         last_of_key = np.append(keys[1:] != keys[:-1], True)
-        frequent = last_of_key & (estimates > self._floor)
+        # A key may have become hot while rows with it waited: it must not be a candidate once more.
+        frequent = last_of_key & (estimates > self._floor) & (self.generation.probe(keys) < 0)
         if frequent.any() and not self._pool.is_full:
             self._pool.add(keys[frequent], master, start[frequent], matches[frequent])
 
