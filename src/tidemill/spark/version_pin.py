@@ -1,10 +1,12 @@
 """The master version that a batch uses, claimed before it runs and found again when it is re-run."""
 
+import json
 import os
 from pathlib import Path
 
 from tidemill.core.errors import StoreError
 
+FORMAT = 1
 KEPT_BATCHES = 1_000
 """Spark re-runs the last batch only; older claims tell which version a batch of the past has used."""
 
@@ -19,7 +21,7 @@ def pin_version(folder: Path, query_id: str, batch_id: int, version: int) -> int
     claim = folder / f"{query_id}.{batch_id}"
     if not claim.exists():
         aside = folder / f".{query_id}.{batch_id}.{os.getpid()}.tmp"
-        aside.write_text(str(version))
+        aside.write_text(json.dumps({"format": FORMAT, "version": version}))
         try:
             os.link(aside, claim)  # an exclusive create that has its content from the first moment
         except FileExistsError:
@@ -28,12 +30,13 @@ def pin_version(folder: Path, query_id: str, batch_id: int, version: int) -> int
             aside.unlink()
         (folder / f"{query_id}.{batch_id - KEPT_BATCHES}").unlink(missing_ok=True)
     try:
-        return int(claim.read_text())
-    except ValueError as error:
+        claimed = json.loads(claim.read_text())
+        return int(claimed["version"])
+    except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"the version claim {claim} is damaged",
             code="claim_damaged",
-            next_move="write the number of the master version that this batch used into it",
+            next_move='write {"format": 1, "version": N} into it, N being the master version that this batch used',
         ) from error
 
 
