@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.laws.conftest import SHAPES
 
+from tidemill.core.errors import BudgetError
 from tidemill.core.memory import MemoryBudget
-from tidemill.join.cache import CacheJoin
 from tidemill.join.catalog import JOINS, make_join
 from tidemill.join.output import How
 from tidemill.join.protocol import SemiStreamJoin, StepReport
@@ -35,6 +35,7 @@ class Case:
     budget: str
     pages_per_step: int | None
     tight_output: bool = False
+    drains: bool = False
 
     def batches(self) -> list[pa.RecordBatch]:
         rows = len(self.keys)
@@ -52,29 +53,33 @@ class Case:
     def join(self, name: str, masters: dict[str, MasterData]) -> tuple[SemiStreamJoin, MemoryBudget]:
         master = masters[self.shape]
         options: dict[str, Any] = {"matched_as": "matched"} if self.how == "left" else {}
-        if name != "cache":
-            budget = MemoryBudget(10_000_000)
+        if hasattr(JOINS[name], "sizes_for"):
+            budget, options["sizes"] = self._sizes(JOINS[name], master)
         else:
-            budget, options["sizes"] = self._cache_sizes(master)
+            budget = MemoryBudget(10_000_000)
         how = {"stream_key": "key", "how": self.how}
         return make_join(name, master, STREAM, budget=budget, **how, **options), budget
 
-    def _cache_sizes(self, master: MasterData) -> tuple[MemoryBudget, Any]:
+    def _sizes(self, kind: Any, master: MasterData) -> tuple[MemoryBudget, Any]:
         plan = make_join(
             "reference", master, STREAM, stream_key="key", how=self.how, budget=MemoryBudget(10**7)
         ).plan
-        least = least_bytes(master, plan)
+        least = least_bytes(kind, master, plan)
         total = {"least": least, "tiny": least + 4000, "small": 60_000, "ample": 1_000_000}[self.budget]
-        sizes = CacheJoin.sizes_for(master, plan, total)
-        pages = min(self.pages_per_step or sizes.pages_per_step, sizes.pages_per_step)
-        output = min(sizes.output_bytes, 6000) if self.tight_output else sizes.output_bytes
-        changed = replace(sizes, pages_per_step=pages, output_bytes=output, least_rows_between_switches=1)
-        return MemoryBudget(total), changed
+        sizes = kind.sizes_for(master, plan, max(least, total))
+        changed: dict[str, int] = {"least_rows_between_switches": 1, "eviction_rounds": 1}
+        if self.pages_per_step is not None and hasattr(sizes, "pages_per_step"):
+            changed["pages_per_step"] = min(self.pages_per_step, sizes.pages_per_step)
+        if self.tight_output:
+            changed["output_bytes"] = min(sizes.output_bytes, 6000)
+        known = {field.name for field in fields(sizes)}
+        changed = {name: value for name, value in changed.items() if name in known}
+        return MemoryBudget(max(least, total)), replace(sizes, **changed)
 
 
-def least_bytes(master: MasterData, plan: Any) -> int:
-    with pytest.raises(Exception, match="too little") as refusal:
-        CacheJoin.sizes_for(master, plan, 1)
+def least_bytes(kind: Any, master: MasterData, plan: Any) -> int:
+    with pytest.raises(BudgetError, match="too little") as refusal:
+        kind.sizes_for(master, plan, 1)
     return int(refusal.value.least_bytes)
 
 
@@ -90,11 +95,12 @@ def cases(draw: st.DrawFn) -> Case:
         budget=draw(st.sampled_from(["least", "tiny", "small", "ample"])),
         pages_per_step=draw(st.sampled_from([1, 2, 3, 5, None])),
         tight_output=draw(st.booleans()),
+        drains=draw(st.booleans()),
     )
 
 
-def run(join: SemiStreamJoin, batches: list[pa.RecordBatch]) -> Iterator[StepReport]:
-    """One row or more at a time, as room allows, with a step after each offer."""
+def run(join: SemiStreamJoin, batches: list[pa.RecordBatch], *, drains: bool = False) -> Iterator[StepReport]:
+    """One row or more at a time, as room allows, with a step after each offer; perhaps batch by batch."""
     for batch in batches:
         rest = batch
         while rest.num_rows:
@@ -105,6 +111,8 @@ def run(join: SemiStreamJoin, batches: list[pa.RecordBatch]) -> Iterator[StepRep
                 join.offer(piece)
                 rest = rest.slice(piece.num_rows)
             yield join.step()
+        if drains:
+            yield from join.drain()
     yield from join.drain()
 
 
@@ -123,16 +131,27 @@ def name(request: pytest.FixtureRequest) -> str:
 SHARED_PAGE = Case("duplicates across pages", [8, 7, 9], [], "left", "ample", 4)
 # The output of one row is cut in its middle.
 CUT_ROW = Case("duplicates across pages", [3, 3, 9], [], "inner", "ample", None, tight_output=True)
+# Keys that are met often enough to become hot, and a key over several pages of which one is popular.
+HOT = Case(
+    "duplicates across pages",
+    [7] * 30 + [7, 8, 20] * 5 + [2] * 30 + [2, 7, 3, 9] * 5,
+    [30, 15, 30, 20],
+    "inner",
+    "ample",
+    None,
+    drains=True,
+)
 
 
 @FITTING
 @example(case=SHARED_PAGE)
 @example(case=CUT_ROW)
+@example(case=HOT)
 @given(case=cases())
 def test_output_is_that_of_the_nested_loop(name: str, masters: dict[str, MasterData], case: Case) -> None:
     expected = rows_of(list(run(case.join("reference", masters)[0], case.batches())))
     join, _ = case.join(name, masters)
-    reports = list(run(join, case.batches()))
+    reports = list(run(join, case.batches(), drains=case.drains))
     assert rows_of(reports) == expected
     assert all(b.schema.equals(join.output_schema) for r in reports for b in r.outputs)
 
@@ -155,12 +174,13 @@ def test_each_row_has_one_fate_after_every_step(
 
 
 @FITTING
+@example(case=HOT)
 @given(case=cases())
 def test_memory_in_use_stays_inside_its_reservations(
     name: str, masters: dict[str, MasterData], case: Case
 ) -> None:
     join, budget = case.join(name, masters)
-    for report in run(join, case.batches()):
+    for report in run(join, case.batches(), drains=case.drains):
         reserved = budget.holdings()
         over = {part: held for part, held in report.held_bytes.items() if held > reserved[part]}
         assert not over
@@ -176,7 +196,7 @@ def test_restoring_a_snapshot_anywhere_changes_nothing(
     expected = rows_of(list(run(case.join("reference", masters)[0], case.batches())))
     reports: list[StepReport] = []
     join = Reincarnating(name, masters, case, every)
-    reports.extend(run(join, case.batches()))
+    reports.extend(run(join, case.batches(), drains=case.drains))
     assert rows_of(reports) == expected
     assert sum(report.rows_in for report in reports) == len(case.keys)
     assert sum(report.emitted_rows + report.dropped_rows for report in reports) == len(case.keys)
@@ -202,6 +222,27 @@ def test_null_keys_match_nothing_and_cost_no_read(
     assert sum(report.pages_read for report in reports) == 0
     leaves = case.how in ("left", "anti")
     assert sum(report.output_rows for report in reports) == (len(case.keys) if leaves else 0)
+
+
+@FITTING
+@given(case=cases())
+def test_a_step_reads_no_more_pages_than_its_sizes_say(
+    name: str, masters: dict[str, MasterData], case: Case
+) -> None:
+    join, _ = case.join(name, masters)
+    sizes = getattr(join, "sizes", None)
+    most = getattr(sizes, "pages_per_step", getattr(sizes, "master_pages_per_step", 0))
+    assert all(report.pages_read <= most for report in run(join, case.batches()))
+
+
+@FITTING
+@given(case=cases())
+def test_an_idle_join_reads_nothing(name: str, masters: dict[str, MasterData], case: Case) -> None:
+    join, _ = case.join(name, masters)
+    before = [join.step() for _ in range(3)]
+    list(run(join, case.batches()))
+    after = [join.step() for _ in range(3)]
+    assert sum(report.pages_read + report.output_rows for report in before + after) == 0
 
 
 @FITTING

@@ -64,8 +64,8 @@ def test_locate_names_exactly_the_pages_that_span_a_key(pages: list[list[int]], 
 
 def test_neighbouring_pages_come_with_one_read_and_are_counted(built: Path, monkeypatch):
     reads: list[int] = []
-    real = os.pread
-    monkeypatch.setattr(os, "pread", lambda *a: reads.append(a[1]) or real(*a))
+    real = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *a: reads.append(len(a[1][0])) or real(*a))
     master = MasterData.open(built)
     batches = master.read_pages([2, 3, 4, 7, 0])
     assert len(reads) == 3

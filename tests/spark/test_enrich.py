@@ -52,6 +52,24 @@ def test_the_rows_are_those_of_sparks_own_join(
     assert as_bag(ours) == as_bag(theirs)
 
 
+def test_text_and_composite_keys_meet_their_rows(spark: SparkSession, tmp_path: Path) -> None:
+    shelves = pa.table(
+        {
+            "store": ["Ulm", "Ulm", "Bonn"],
+            "shelf": pa.array([1, 2, 1], pa.int32()),
+            "goods": ["tea", "milk", None],
+        }
+    )
+    master = tm.MasterData.build(shelves, key=("store", "shelf"), path=tmp_path / "shelves")
+    asked = [(1, "Ulm", 2), (2, "Bonn", 1), (3, "Bonn", 2), (4, None, 1)]
+    stream = spark.createDataFrame(asked, "id int, town string, place int")
+    ours = tm.enrich(
+        stream, master, on=("town", "place"), memory="8 MB", matched_as="known", hot_rows=tmp_path / "hot"
+    )
+    found = {row["id"]: (row["goods"], row["known"]) for row in ours.collect()}
+    assert found == {1: ("milk", True), 2: (None, True), 3: (None, False), 4: (None, False)}
+
+
 def test_a_stream_learns_its_hot_rows_and_tells_what_it_did(
     spark: SparkSession, products: tm.MasterData, tmp_path: Path
 ) -> None:

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 
 from tidemill.core.errors import BudgetError
-from tidemill.core.units import format_bytes
-from tidemill.join.parts import arrivals, frequency
+from tidemill.join.parts import frequency
+from tidemill.join.parts.needs import Needs
 
 _LEAST_HOT_BYTES = 1024
 _MOST_DISK_BUFFER_BYTES = 4 * 2**20  # 128 pages: more in one step adds waiting, not speed
 _MOST_FREQUENCY_BYTES = 8 * 2**20
-OUTPUT_WORK_BYTES_PER_ROW = 24
 
 
 @dataclass(frozen=True)
@@ -81,31 +80,21 @@ class CacheSizes:
         Each part gets what one row or one page needs, then a share of the rest; hot rows get
         what no other part takes.
         """
-        arrival = stream_row_bytes + arrivals.WORK_BYTES_PER_ROW
-        page = 2 * max(1, longest_page_bytes)
-        # The widest master row is not known, but it fits into the longest page.
-        output = arrival + max(master_row_bytes, longest_page_bytes) + OUTPUT_WORK_BYTES_PER_ROW
-        least = index_bytes + 3 * arrival + page + output + frequency.LEAST_BYTES + _LEAST_HOT_BYTES
-        spare = total_bytes - least
-        if spare < 0:
-            raise BudgetError(
-                f"{format_bytes(total_bytes)} are too little for a cache join on this master data",
-                code="budget_too_small",
-                next_move=f"give at least {least:,} bytes ({format_bytes(index_bytes)} of them hold the index)",
-                total_bytes=total_bytes,
-                least_bytes=least,
-            )
+        needs = Needs.of(stream_row_bytes, master_row_bytes, index_bytes, longest_page_bytes)
+        least_others = frequency.LEAST_BYTES + _LEAST_HOT_BYTES
+        spare = needs.spare_bytes("a cache join", total_bytes, least_others, arrival_rows=3)
+        arrival, page = needs.arrival_bytes, needs.page_bytes
         disk_buffer = page + min(spare // 4, _MOST_DISK_BUFFER_BYTES)
         sized = {
             "pending_bytes": 2 * arrival + spare // 5,
             "arrivals_bytes": arrival + spare * 2 // 25,
             "disk_buffer_bytes": disk_buffer,
             "frequency_bytes": frequency.LEAST_BYTES + min(spare // 25, _MOST_FREQUENCY_BYTES),
-            "index_bytes": max(1, index_bytes),
-            "output_bytes": output + spare * 3 // 25,
+            "index_bytes": needs.index_bytes,
+            "output_bytes": needs.output_bytes + spare * 3 // 25,
         }
         hot = total_bytes - sum(sized.values())
         return cls(hot_rows_bytes=hot, pages_per_step=disk_buffer // page, **sized)
 
 
-__all__ = ["OUTPUT_WORK_BYTES_PER_ROW", "CacheSizes"]
+__all__ = ["CacheSizes"]

@@ -9,6 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.core.errors import SpecError, unknown_choice
+from tidemill.join.parts.keys import StreamKey
+from tidemill.master.keys import CODE_COLUMN, KeyForm
 
 How = Literal["inner", "left", "semi", "anti"]
 Columns = Sequence[str] | Mapping[str, str]
@@ -16,12 +18,17 @@ Columns = Sequence[str] | Mapping[str, str]
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """Stream columns, then the chosen master columns, then the mark of a match if asked for."""
+    """Stream columns, then the chosen master columns, then the mark of a match if asked for.
+
+    `master_columns` are those that a join carries until a row leaves: the chosen ones, and the real key
+    where codes are hashes, since it is compared before anything leaves. `chosen_columns` leave.
+    """
 
     how: How
     stream_schema: pa.Schema
-    stream_key: str
+    stream_key: StreamKey
     master_columns: tuple[str, ...]
+    chosen_columns: tuple[str, ...]
     output_schema: pa.Schema
     matched_as: str | None
 
@@ -31,7 +38,7 @@ class OutputPlan:
         stream_schema: pa.Schema,
         master_schema: pa.Schema,
         *,
-        stream_key: str,
+        stream_key: str | Sequence[str],
         master_key: str,
         how: How = "inner",
         columns: Columns | None = None,
@@ -42,8 +49,8 @@ class OutputPlan:
         Args:
             stream_schema: Of the batches that will be offered.
             master_schema: Of the master data.
-            stream_key: Integer column of the stream, may hold NULLs.
-            master_key: Key column of the master data, left out unless chosen.
+            stream_key: Column of the stream, or as many as the master key has; may hold NULLs.
+            master_key: Code column of the master data. The key's columns are left out unless chosen.
             how: semi and anti give stream columns alone.
             columns: Master columns, or a mapping from their names to names in the output; all but
                 the key when not given.
@@ -52,11 +59,13 @@ class OutputPlan:
         """
         if how not in get_args(How):
             raise unknown_choice("how", how, list(get_args(How)))
-        _check_stream_key(stream_schema, stream_key)
-        names = _chosen(master_schema, master_key, how, columns)
+        form = KeyForm.of_schema(master_schema, master_key)
+        key = StreamKey.of(stream_schema, stream_key, form)
+        valid = [name for name in master_schema.names if name != CODE_COLUMN or not form.is_hashed]
+        names = _chosen([name for name in valid if name not in form.columns], how, columns)
         for name in names:
-            if name not in master_schema.names:
-                raise unknown_choice("master column", name, master_schema.names)
+            if name not in valid:
+                raise unknown_choice("master column", name, valid)
         if matched_as is not None and how != "left":
             raise SpecError(
                 f"matched_as={matched_as!r} with how={how!r}",
@@ -71,7 +80,9 @@ class OutputPlan:
         if matched_as is not None:
             fields.append(pa.field(matched_as, pa.bool_(), nullable=False))
         _refuse_twice([field.name for field in fields])
-        return cls(how, stream_schema, stream_key, tuple(names), pa.schema(fields), matched_as)
+        compared = [name for name in form.columns if name not in names] if form.is_hashed else []
+        carried = (*names, *compared)
+        return cls(how, stream_schema, key, carried, tuple(names), pa.schema(fields), matched_as)
 
     @property
     def stream_row_bytes(self) -> int:
@@ -97,8 +108,8 @@ class OutputPlan:
     ) -> pa.RecordBatch:
         """Rows side by side in the output schema; both sides already have the same length."""
         arrays = [*stream_rows.columns]
-        if self.master_columns and master_rows is not None:
-            arrays += [master_rows.column(name) for name in self.master_columns]
+        if self.chosen_columns and master_rows is not None:
+            arrays += [master_rows.column(name) for name in self.chosen_columns]
         if self.matched_as is not None:
             marks = np.ones(stream_rows.num_rows, dtype=np.bool_) if matched is None else matched
             arrays.append(pa.array(marks))
@@ -112,19 +123,7 @@ def _expected_bytes(kind: pa.DataType) -> int:
         return 32
 
 
-def _check_stream_key(schema: pa.Schema, key: str) -> None:
-    if key not in schema.names:
-        raise unknown_choice("stream key column", key, schema.names)
-    if not pa.types.is_integer(schema.field(key).type):
-        raise SpecError(
-            f"stream key column {key!r} has type {schema.field(key).type}",
-            code="key_type",
-            next_move="give an integer column",
-            key=key,
-        )
-
-
-def _chosen(schema: pa.Schema, key: str, how: How, columns: Columns | None) -> dict[str, str]:
+def _chosen(default: list[str], how: How, columns: Columns | None) -> dict[str, str]:
     if how in ("semi", "anti"):
         if columns:
             raise SpecError(
@@ -135,7 +134,7 @@ def _chosen(schema: pa.Schema, key: str, how: How, columns: Columns | None) -> d
             )
         return {}
     if columns is None:
-        return {name: name for name in schema.names if name != key}
+        return {name: name for name in default}
     return dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
 
 

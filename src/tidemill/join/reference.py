@@ -45,8 +45,8 @@ class ReferenceJoin(SemiStreamJoin):
         if not self._arrived:
             return StepReport(rows_in=rows_in)
         stream_row = self._arrived.pop(0).to_pylist()[0]
-        key = stream_row[self.plan.stream_key]
-        matches = [row for row in self._master_rows if row[self._master.key] == key and key is not None]
+        key = [stream_row[name] for name in self.plan.stream_key.columns]
+        matches = [row for row in self._master_rows if None not in key and self._key_of(row) == key]
         output = self._output_rows(stream_row, matches)
         return StepReport(
             outputs=(pa.RecordBatch.from_pylist(output, self.output_schema),) if output else (),
@@ -67,6 +67,9 @@ class ReferenceJoin(SemiStreamJoin):
         self._rows_in = facts["rows_in"]
         self._arrived = [parts["arrived"].slice(at, 1) for at in range(parts["arrived"].num_rows)]
 
+    def _key_of(self, master_row: dict[str, Any]) -> list[Any]:
+        return [master_row[name] for name in self._master.key_columns]
+
     def _output_rows(self, stream_row: dict[str, Any], matches: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if self.plan.how == "semi":
             return [stream_row] if matches else []
@@ -80,7 +83,7 @@ class ReferenceJoin(SemiStreamJoin):
         self, stream_row: dict[str, Any], master_row: dict[str, Any], *, matched: bool
     ) -> dict[str, Any]:
         names = self.output_schema.names[len(stream_row) :]
-        chosen = [master_row.get(column) for column in self.plan.master_columns]
+        chosen = [master_row.get(column) for column in self.plan.chosen_columns]
         marks = [matched] if self.plan.matched_as else []
         return {**stream_row, **dict(zip(names, [*chosen, *marks], strict=True))}
 

@@ -1,21 +1,21 @@
-"""Write a new version of a master store: sort, cut into pages, index, seal, switch."""
+"""Write a new version of a master store: code the keys, sort, cut into pages, index, seal, switch."""
 
 import fcntl
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from tidemill.core.errors import SpecError, StoreError
+from tidemill.core.errors import InternalError, SpecError, StoreError
 from tidemill.core.files import sync_folder
-from tidemill.master.batches import one_batch
-from tidemill.master.index import Int64s, PageIndex
+from tidemill.master.groups import CodeCollisionError, KeyCounts, whole_groups
+from tidemill.master.key_pages import SCHEMA as KEY_PAGES
+from tidemill.master.key_pages import write_key_pages
+from tidemill.master.keys import CODE_COLUMN, KeyForm
 from tidemill.master.layout import (
     PAGE_ALIGNMENT_BYTES,
     PAGES_FILE,
@@ -25,64 +25,172 @@ from tidemill.master.layout import (
     version_folder,
     versions_on_disk,
 )
-from tidemill.master.source import Source, read_source
+from tidemill.master.order import RANK_COLUMN, OrderBy, rank_groups, ranked
+from tidemill.master.page_writer import PageWriter
+from tidemill.master.sort import ExternalSort
+from tidemill.master.source import Source, SourceRows, open_source
 
 Progress = Callable[[int, int], None]
 
-_GATHER_ROWS = 262_144  # rows put in key order at a time; keeps the copy small beside the table
+_MOST_SEEDS = 64
 
 
-def build_version(source: Source, *, key: str, path: Path, page_bytes: int, progress: Progress | None) -> int:
+@dataclass(frozen=True)
+class BuildOptions:
+    """How a version is written, whatever its rows are."""
+
+    page_bytes: int
+    memory_bytes: int
+    order_by: OrderBy | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if self.page_bytes < PAGE_ALIGNMENT_BYTES or self.page_bytes % PAGE_ALIGNMENT_BYTES:
+            raise SpecError(
+                f"page_bytes is {self.page_bytes}",
+                code="page_bytes",
+                next_move=f"give a multiple of {PAGE_ALIGNMENT_BYTES}",
+                page_bytes=self.page_bytes,
+            )
+
+    def say(self, rows_done: int, rows_in_all: int) -> None:
+        if self.progress is not None:
+            self.progress(rows_done, rows_in_all)
+
+
+def build_version(source: Source, *, key: Sequence[str], path: Path, options: BuildOptions) -> int:
     """The number of the version that readers now find as current."""
-    if page_bytes < PAGE_ALIGNMENT_BYTES or page_bytes % PAGE_ALIGNMENT_BYTES:
-        raise SpecError(
-            f"page_bytes is {page_bytes}",
-            code="page_bytes",
-            next_move=f"give a multiple of {PAGE_ALIGNMENT_BYTES}",
-            page_bytes=page_bytes,
-        )
-    table, keys = read_source(source, key)
+    rows = open_source(source, key)
     (path / "versions").mkdir(parents=True, exist_ok=True)
     with _only_builder(path):
-        return _write_version(table, keys, key=key, path=path, page_bytes=page_bytes, progress=progress)
+        version = max(versions_on_disk(path), default=0) + 1
+        aside = path / "versions" / f".building-{version:06d}"
+        # The lock is ours, so whatever lies aside was left by a build that died.
+        for left_over in (path / "versions").glob(".building-*"):
+            shutil.rmtree(left_over)
+        aside.mkdir()
+        try:
+            _write_version(rows, aside, options)
+        except BaseException:
+            shutil.rmtree(aside)
+            raise
+        aside.rename(version_folder(path, version))
+        sync_folder(path / "versions")
+        switch_current(path, version)
+        return version
 
 
-def _write_version(
-    table: pa.Table, keys: Int64s, *, key: str, path: Path, page_bytes: int, progress: Progress | None
-) -> int:
-    version = max(versions_on_disk(path), default=0) + 1
-    aside = path / "versions" / f".building-{version:06d}"
-    # The lock is ours, so whatever lies aside was left by a build that died.
-    for left_over in (path / "versions").glob(".building-*"):
-        shutil.rmtree(left_over)
-    aside.mkdir()
-    with (aside / PAGES_FILE).open("wb") as file:
-        index, pages_crc, pages_file_bytes = _write_pages(
-            file, _in_key_order(table, keys), key, page_bytes, table.num_rows, progress
-        )
-        file.flush()
-        os.fsync(file.fileno())
+def _write_version(rows: SourceRows, aside: Path, options: BuildOptions) -> None:
+    runs = aside / "runs"
+    runs.mkdir()
+    batches, work_schema = rows.batches, rows.schema
+    if options.order_by is not None:
+        batches = ranked(batches, rows.schema, options.order_by)
+        work_schema = work_schema.append(pa.field(RANK_COLUMN, pa.int64()))
+    for seed in range(_MOST_SEEDS):
+        form = replace(rows.form, seed=seed)
+        coded = form.told_by(work_schema)
+        sort = ExternalSort(runs / str(seed), coded, form.code_column, options.memory_bytes)
+        for batch in batches:
+            sort.add(_coded(batch, form, coded))
+        try:
+            _write_files(sort, form, form.told_by(rows.schema), aside, options)
+        except CodeCollisionError:
+            batches = sort.unordered()
+        else:
+            shutil.rmtree(runs)
+            return
+    raise InternalError(
+        f"{_MOST_SEEDS} seeds of the hash all gave one code to two keys of {list(rows.form.columns)}",
+        code="hash_collides",
+        next_move="report it: a good hash does this in no lifetime",
+    )
+
+
+def _coded(batch: pa.RecordBatch, form: KeyForm, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with its codes; those of another seed are replaced."""
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    if form.is_hashed:
+        columns[CODE_COLUMN] = pa.array(form.codes([columns[name] for name in form.columns])[0])
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _write_files(
+    sort: ExternalSort, form: KeyForm, schema: pa.Schema, aside: Path, options: BuildOptions
+) -> None:
+    counts = KeyCounts(form)
+    write = _in_key_order if options.order_by is None else _in_given_order
+    writer = PageWriter(
+        aside / PAGES_FILE, schema, form, options.page_bytes, keeps_groups=options.order_by is not None
+    )
+    with writer:
+        keys_bytes, blocks_bytes, blocks_crc = write(sort, writer, counts, form, aside, options)
+    index = writer.index()
     index_bytes, index_crc = index.write(aside)
-    group_rows = np.unique(keys, return_counts=True)[1]
     Manifest(
-        key=key,
-        schema_base64=schema_as_text(table.schema),
-        rows=table.num_rows,
-        distinct_keys=len(group_rows),
-        most_rows_of_a_key=int(group_rows.max(initial=0)),
-        row_bytes=-(-table.nbytes // max(table.num_rows, 1)),
-        page_bytes=page_bytes,
+        key_columns=list(form.columns),
+        key_types=[str(kind) for kind in form.types],
+        code_kind=form.kind,
+        hash_seed=form.seed,
+        page_order="key" if options.order_by is None else "given",
+        schema_base64=schema_as_text(schema),
+        rows=counts.rows,
+        distinct_keys=counts.distinct_keys,
+        most_rows_of_a_key=counts.most_rows_of_a_key,
+        row_bytes=-(-counts.row_bytes // max(counts.rows, 1)),
+        page_bytes=options.page_bytes,
         pages=len(index.offset),
         longest_page_bytes=int(index.length.max(initial=0)),
-        pages_file_bytes=pages_file_bytes,
-        pages_file_crc=pages_crc,
+        pages_file_bytes=writer.file_bytes,
+        pages_file_crc=writer.file_crc,
         index_file_bytes=index_bytes,
         index_file_crc=index_crc,
+        keys_file_bytes=keys_bytes,
+        blocks_file_bytes=blocks_bytes,
+        blocks_file_crc=blocks_crc,
     ).write(aside)
-    aside.rename(version_folder(path, version))
-    sync_folder(path / "versions")
-    switch_current(path, version)
-    return version
+
+
+_KeyFiles = tuple[int, int, int]
+"""Bytes of the keys file, bytes and CRC-32C of its blocks file."""
+
+
+def _in_key_order(
+    sort: ExternalSort, writer: PageWriter, counts: KeyCounts, _: KeyForm, __: Path, options: BuildOptions
+) -> _KeyFiles:
+    for batch in sort.in_order():
+        counts.add(batch)
+        writer.add(batch)
+        options.say(counts.rows, sort.rows)
+    return 0, 0, 0
+
+
+def _in_given_order(
+    sort: ExternalSort,
+    writer: PageWriter,
+    counts: KeyCounts,
+    form: KeyForm,
+    aside: Path,
+    options: BuildOptions,
+) -> _KeyFiles:
+    """Pages by rank, each key in one of them, and the index that finds it there."""
+    by_rank = ExternalSort(
+        aside / "runs" / f"rank{form.seed}", sort.schema, RANK_COLUMN, options.memory_bytes
+    )
+    for batch in whole_groups(sort.in_order(), form):
+        counts.add(batch.drop_columns([RANK_COLUMN]))
+        by_rank.add(rank_groups(batch, form))
+    keys = ExternalSort(aside / "runs" / f"keys{form.seed}", KEY_PAGES, "code", options.memory_bytes)
+    rows = 0
+    for batch in whole_groups(by_rank.in_order(), form):
+        page = writer.pages
+        for number, codes in enumerate(writer.add(batch), page):
+            distinct = codes[np.append(True, codes[1:] != codes[:-1])]
+            pages = pa.array(np.full(len(distinct), number, dtype=np.int32))
+            keys.add(pa.RecordBatch.from_arrays([pa.array(distinct), pages], schema=KEY_PAGES))
+        rows += batch.num_rows
+        options.say(rows, sort.rows)
+    return write_key_pages(aside, keys)
 
 
 @contextmanager
@@ -101,65 +209,4 @@ def _only_builder(path: Path) -> Iterator[None]:
         yield
 
 
-def _in_key_order(table: pa.Table, keys: Int64s) -> Iterator[pa.RecordBatch]:
-    """The table's rows by key, equal keys in their given order, as batches of one chunk."""
-    whole = table.combine_chunks()
-    if bool(np.all(keys[:-1] <= keys[1:])):
-        parts = (whole.slice(at, _GATHER_ROWS) for at in range(0, len(keys), _GATHER_ROWS))
-    else:
-        order = np.argsort(keys, kind="stable")
-        parts = (whole.take(order[at : at + _GATHER_ROWS]) for at in range(0, len(keys), _GATHER_ROWS))
-    for part in parts:
-        yield one_batch(part.to_batches(), table.schema)
-
-
-def _write_pages(
-    file: BinaryIO,
-    batches: Iterator[pa.RecordBatch],
-    key: str,
-    page_bytes: int,
-    rows_in_all: int,
-    progress: Progress | None,
-) -> tuple[PageIndex, int, int]:
-    entries: list[tuple[int, ...]] = []
-    offset, file_crc, rows_done = 0, 0, 0
-    for batch in batches:
-        for page in _cut(batch, page_bytes):
-            message = page.serialize()
-            stored = message.to_pybytes() + bytes(-message.size % PAGE_ALIGNMENT_BYTES)
-            keys = page.column(key)
-            entries.append(
-                (
-                    keys[0].as_py(),
-                    keys[-1].as_py(),
-                    offset,
-                    message.size,
-                    page.num_rows,
-                    int(google_crc32c.value(message)),
-                )
-            )
-            file.write(stored)
-            file_crc = google_crc32c.extend(file_crc, stored)
-            offset += len(stored)
-        rows_done += batch.num_rows
-        if progress is not None:
-            progress(rows_done, rows_in_all)
-    columns = np.array(entries, dtype=np.int64).reshape(-1, 6).T
-    return PageIndex(*(np.ascontiguousarray(column) for column in columns)), file_crc, offset
-
-
-def _cut(batch: pa.RecordBatch, page_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Slices whose stored size is at most `page_bytes`, or one row; the last size guesses the next."""
-    at, guess = 0, 64
-    while at < batch.num_rows:
-        page = batch.slice(at, guess)
-        stored_bytes = pa.ipc.get_record_batch_size(page)
-        while stored_bytes > page_bytes and page.num_rows > 1:
-            page = page.slice(0, max(1, int(page.num_rows * page_bytes / stored_bytes * 0.99)))
-            stored_bytes = pa.ipc.get_record_batch_size(page)
-        yield page
-        at += page.num_rows
-        guess = max(1, int(page.num_rows * page_bytes / stored_bytes))
-
-
-__all__ = ["Progress", "build_version"]
+__all__ = ["BuildOptions", "Progress", "build_version"]

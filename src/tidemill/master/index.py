@@ -1,34 +1,22 @@
-"""The sparse index: one entry a page, held in memory, searched for whole arrays of keys."""
+"""The sparse index: one entry a page, mapped from its file, searched for whole arrays of codes."""
 
-import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.core.errors import StoreError
+from tidemill.core.files import write_atomically
+from tidemill.master.hashing import Int64s
 from tidemill.master.layout import INDEX_FILE, Manifest
-
-Int64s = npt.NDArray[np.int64]
-
-SCHEMA = pa.schema(
-    [
-        ("first_key", pa.int64()),
-        ("last_key", pa.int64()),
-        ("offset", pa.int64()),
-        ("length", pa.int64()),
-        ("rows", pa.int64()),
-        ("crc", pa.int64()),
-    ]
-)
 
 
 @dataclass(frozen=True)
 class PageIndex:
-    """Where each page lies, which keys it spans and what its checksum must be."""
+    """Where each page lies, which codes it spans and what its checksum must be."""
 
     first_key: Int64s
     last_key: Int64s
@@ -42,9 +30,10 @@ class PageIndex:
         return sum(column.nbytes for column in vars(self).values())
 
     def locate(self, keys: Int64s) -> tuple[Int64s, Int64s]:
-        """First page and number of pages that can hold each key; 0 pages when none can.
+        """First page and number of pages that can hold each code; 0 pages when none can.
 
-        A key with 2 pages or more certainly exists: the first page then ends with it.
+        For pages in order of code. A code with 2 pages or more certainly exists: the first page then
+        ends with it.
         """
         first = np.searchsorted(self.last_key, keys, side="left").astype(np.int64, copy=False)
         end = np.searchsorted(self.first_key, keys, side="right").astype(np.int64, copy=False)
@@ -52,42 +41,44 @@ class PageIndex:
 
     def write(self, folder: Path) -> tuple[int, int]:
         """Bytes and CRC-32C of the index file, now safe on disk."""
-        columns = [pa.array(vars(self)[name]) for name in SCHEMA.names]
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, SCHEMA) as writer:
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
-        content = sink.getvalue()
-        with (folder / INDEX_FILE).open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        return content.size, int(google_crc32c.value(content))
+        return write_columns(folder / INDEX_FILE, vars(self))
 
     @classmethod
     def read(cls, folder: Path, manifest: Manifest) -> "PageIndex":
-        file = folder / INDEX_FILE
-        try:
-            content = file.read_bytes()
-        except OSError as error:
-            raise StoreError(
-                f"cannot read {file}: {error}",
-                code="unreadable",
-                next_move="restore the file, or build the master data again",
-                file=str(file),
-            ) from error
-        if (
-            len(content) != manifest.index_file_bytes
-            or google_crc32c.value(content) != manifest.index_file_crc
-        ):
-            raise StoreError(
-                f"{file} differs from what its manifest promises ({len(content)} of {manifest.index_file_bytes} bytes)",
-                code="index_corrupt",
-                next_move="restore the file, or build the master data again",
-                file=str(file),
-            )
-        batch = pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)
-        # Copies: views would keep the file's bytes alive besides the columns.
-        return cls(**{name: batch.column(name).to_numpy().copy() for name in SCHEMA.names})
+        return cls(**read_columns(folder / INDEX_FILE, manifest.index_file_bytes, manifest.index_file_crc))
 
 
-__all__ = ["Int64s", "PageIndex"]
+def write_columns(file: Path, columns: Mapping[str, Int64s]) -> tuple[int, int]:
+    """Bytes and CRC-32C of the file that now holds these columns as one Arrow batch."""
+    batch = pa.RecordBatch.from_arrays([pa.array(c) for c in columns.values()], list(columns))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    content = sink.getvalue()
+    write_atomically(file, content.to_pybytes())
+    return content.size, int(google_crc32c.value(content))
+
+
+def read_columns(file: Path, file_bytes: int, file_crc: int) -> dict[str, Int64s]:
+    """The columns of such a file, mapped: processes that open the same store share them."""
+    try:
+        content = pa.memory_map(str(file)).read_buffer()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StoreError(
+            f"cannot read {file}: {error}",
+            code="unreadable",
+            next_move="restore the file, or build the master data again",
+            file=str(file),
+        ) from error
+    if content.size != file_bytes or google_crc32c.value(content) != file_crc:
+        raise StoreError(
+            f"{file} differs from what its manifest promises ({content.size} of {file_bytes} bytes)",
+            code="index_corrupt",
+            next_move="restore the file, or build the master data again",
+            file=str(file),
+        )
+    batch = pa.ipc.open_file(content).get_batch(0)
+    return {name: batch.column(name).to_numpy() for name in batch.schema.names}
+
+
+__all__ = ["Int64s", "PageIndex", "read_columns", "write_columns"]

@@ -3,7 +3,9 @@
 ```
 path/CURRENT                      which version a reader opens; replaced last
 path/versions/000001/pages.bin    Arrow record-batch messages, each starting at a multiple of 4 KiB
-path/versions/000001/index.arrow  one row a page: first and last key, offset, length, rows, CRC-32C
+path/versions/000001/index.arrow  one row a page: first and last code, offset, length, rows, CRC-32C
+path/versions/000001/keys.bin     only for pages in a given order: each code and its page, sorted by code
+path/versions/000001/blocks.arrow only beside keys.bin: first code and CRC-32C of each of its blocks
 path/versions/000001/manifest.json  sealed: format, schema, counts, sizes and checksums of the files
 ```
 """
@@ -12,27 +14,36 @@ import base64
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 
 from tidemill.core.errors import StoreError
 from tidemill.core.files import read_sealed, write_sealed
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 2: keys of every type, pages in a given order
 PAGE_ALIGNMENT_BYTES = 4096  # direct I/O asks for offsets and lengths in whole device blocks
 RUN_BYTES = 256 * 1024  # neighbouring pages are read together up to here: the knee of the measured curve
 
 PAGES_FILE = "pages.bin"
 INDEX_FILE = "index.arrow"
+KEYS_FILE = "keys.bin"
+BLOCKS_FILE = "blocks.arrow"
 MANIFEST_FILE = "manifest.json"
+
+
+PageOrder = Literal["key", "given"]
 
 
 @dataclass(frozen=True)
 class Manifest:
     """What a version holds, written when everything else of it is on disk."""
 
-    key: str
+    key_columns: list[str]
+    key_types: list[str]
+    code_kind: str
+    hash_seed: int
+    page_order: PageOrder
     schema_base64: str
     rows: int
     distinct_keys: int
@@ -45,7 +56,14 @@ class Manifest:
     pages_file_crc: int
     index_file_bytes: int
     index_file_crc: int
+    keys_file_bytes: int = 0
+    blocks_file_bytes: int = 0
+    blocks_file_crc: int = 0
     format_version: int = FORMAT_VERSION
+
+    @property
+    def mean_rows_of_a_key(self) -> float:
+        return self.rows / max(1, self.distinct_keys)
 
     @property
     def schema(self) -> pa.Schema:
@@ -108,13 +126,16 @@ def refuse_other_format(record: dict[str, Any], file: Path) -> None:
 
 
 __all__ = [
+    "BLOCKS_FILE",
     "FORMAT_VERSION",
     "INDEX_FILE",
+    "KEYS_FILE",
     "MANIFEST_FILE",
     "PAGES_FILE",
     "PAGE_ALIGNMENT_BYTES",
     "RUN_BYTES",
     "Manifest",
+    "PageOrder",
     "current_version",
     "refuse_other_format",
     "schema_as_text",

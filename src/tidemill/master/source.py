@@ -1,103 +1,150 @@
-"""Whatever the user has as master data becomes one plain Arrow table with checked keys."""
+"""Whatever the user has as master data, as Arrow batches in the types that pages store, with checked keys."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from tidemill.core.errors import SpecError, unknown_choice
+from tidemill.core.errors import SpecError
 from tidemill.core.units import format_count
-from tidemill.master.index import Int64s
+from tidemill.master.keys import CODE_COLUMN, KeyForm
+from tidemill.master.plain import has_no_plain_form, plain, plain_type
 
 Source = pa.Table | pa.RecordBatchReader | str | Path | Sequence[str | Path]
 
-KEY_TYPES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+_BATCH_ROWS = 65_536
 
 
-def read_source(source: Source, key: str) -> tuple[pa.Table, Int64s]:
-    """The table with its key stored as int64, and those keys."""
-    table = _as_table(source)
-    if key not in table.column_names:
-        raise unknown_choice("key column", key, table.column_names)
-    keys = _checked_keys(table.column(key), key)
-    columns = [
-        pa.chunked_array([keys]) if name == key else _plain(table.column(name), name)
-        for name in table.column_names
-    ]
-    return pa.table(columns, names=table.column_names), keys.to_numpy()
+@dataclass(frozen=True)
+class SourceRows:
+    """Rows as pages will store them, without codes; read once."""
+
+    schema: pa.Schema
+    form: KeyForm
+    batches: Iterator[pa.RecordBatch]
+    rows_in_all: int | None
+    """None when only the end of the source tells."""
 
 
-def _as_table(source: Source) -> pa.Table:
+def open_source(source: Source, key_columns: Sequence[str]) -> SourceRows:
+    """The rows of any source; a NULL key or a type that cannot be stored is a `SpecError`."""
+    given, batches, rows_in_all = _opened(source)
+    # An integer key is stored as int64, so that a page's key column is its codes.
+    fields = [_stored_field(field, is_key=field.name in key_columns) for field in given]
+    schema = pa.schema(fields)
+    form = KeyForm.choose(schema, key_columns)
+    if form.is_hashed and CODE_COLUMN in schema.names:
+        raise SpecError(
+            f"the source has a column {CODE_COLUMN!r}, the name under which pages keep the codes of keys",
+            code="column_twice",
+            next_move="rename it",
+        )
+    return SourceRows(schema, form, _without_null_keys(batches, schema, form), rows_in_all)
+
+
+def _opened(source: Source) -> tuple[pa.Schema, Iterator[pa.RecordBatch], int | None]:
     if isinstance(source, pa.Table):
-        return source
+        return source.schema, iter(source.to_batches(max_chunksize=_BATCH_ROWS)), source.num_rows
     if isinstance(source, pa.RecordBatchReader):
-        return source.read_all()
+        return source.schema, iter(source), None
     paths = [str(source)] if isinstance(source, str | Path) else [str(path) for path in source]
     try:
-        return ds.dataset(paths[0] if len(paths) == 1 else paths, format="parquet").to_table()
+        files = ds.dataset(paths[0] if len(paths) == 1 else paths, format="parquet")
+        # Two batches ahead in one file: the scanner's own defaults hold some hundred megabytes.
+        scan = files.to_batches(batch_size=_BATCH_ROWS, batch_readahead=2, fragment_readahead=1)
+        return files.schema, _readable(scan, paths), files.count_rows()
     except (OSError, pa.ArrowInvalid) as error:
-        raise SpecError(
-            f"cannot read Parquet from {', '.join(paths)}: {error}",
-            code="source_unreadable",
-            next_move="give an existing Parquet file or folder, a pyarrow Table or a RecordBatchReader",
-            paths=paths,
-        ) from error
+        raise _unreadable(paths, error) from error
 
 
-def _checked_keys(column: "pa.ChunkedArray[Any]", key: str) -> "pa.Array[Any]":
-    if not pa.types.is_integer(column.type):
+def _readable(batches: Iterator[pa.RecordBatch], paths: list[str]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except (OSError, pa.ArrowInvalid) as error:
+        raise _unreadable(paths, error) from error
+
+
+def _unreadable(paths: list[str], error: Exception) -> SpecError:
+    return SpecError(
+        f"cannot read Parquet from {', '.join(paths)}: {error}",
+        code="source_unreadable",
+        next_move="give an existing Parquet file or folder, a pyarrow Table or a RecordBatchReader",
+        paths=paths,
+    )
+
+
+def _stored_field(field: "pa.Field[Any]", *, is_key: bool) -> "pa.Field[Any]":
+    """The field in a type whose pages stand alone: without dictionary, without shared view buffers."""
+    kind = plain_type(field.type)
+    if has_no_plain_form(kind):
         raise SpecError(
-            f"key column {key!r} has type {column.type}",
-            code="key_type",
-            next_move=f"give a key of one of these types: {', '.join(KEY_TYPES)}",
-            key=key,
-            valid=KEY_TYPES,
+            f"column {field.name!r} has type {kind}, which a page cannot hold",
+            code="column_type",
+            next_move="cast it to a plain Arrow type",
+            column=field.name,
         )
-    if column.null_count:
-        raise SpecError(
-            f"{format_count(column.null_count)} of {format_count(len(column))} rows have NULL in key column {key!r}",
-            code="null_keys",
-            next_move="leave those rows out: a NULL key never matches",
-            key=key,
-            null_keys=column.null_count,
-        )
-    if column.type == pa.uint64():
-        _refuse_beyond_int64(column, key)
-    return pa.concat_arrays(column.cast(pa.int64()).chunks) if len(column) else pa.array([], pa.int64())
+    return pa.field(field.name, pa.int64() if is_key and pa.types.is_integer(kind) else kind)
 
 
-def _refuse_beyond_int64(column: "pa.ChunkedArray[Any]", key: str) -> None:
-    beyond = int(np.count_nonzero(column.to_numpy() > np.uint64(np.iinfo(np.int64).max)))
+def _stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [_cast(column, field) for column, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: "pa.Array[Any]", field: "pa.Field[Any]") -> "pa.Array[Any]":
+    column = plain(column)
+    if column.type == pa.uint64() and field.type == pa.int64():
+        _refuse_beyond_int64(column, field.name)
+    return column if column.type == field.type else column.cast(field.type)
+
+
+def _refuse_beyond_int64(column: "pa.Array[Any]", key: str) -> None:
+    largest = pa.scalar(2**63 - 1, pa.uint64())
+    beyond = int(
+        np.count_nonzero(pc.greater(column, largest).fill_null(False).to_numpy(zero_copy_only=False))
+    )
     if beyond:
         raise SpecError(
             f"{format_count(beyond)} keys in {key!r} are larger than an int64 holds",
             code="key_out_of_range",
-            next_move="use keys up to 9,223,372,036,854,775,807",
+            next_move="cast the column to decimal128(20, 0), here and in the stream",
             key=key,
             keys=beyond,
         )
 
 
-def _plain(column: "pa.ChunkedArray[Any]", name: str) -> "pa.ChunkedArray[Any]":
-    """The column in a type whose pages stand alone: without dictionary, without shared view buffers."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return column.cast(kind.value_type)
-    if pa.types.is_string_view(kind):
-        return column.cast(pa.string())
-    if pa.types.is_binary_view(kind):
-        return column.cast(pa.binary())
-    if pa.types.is_run_end_encoded(kind) or isinstance(kind, pa.BaseExtensionType):
+def _without_null_keys(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, form: KeyForm
+) -> Iterator[pa.RecordBatch]:
+    """The batches; from the first NULL key on they are only counted, for the refusal at the end."""
+    rows = null_keys = 0
+    for given in batches:
+        batch = _stored(given, schema)
+        rows += batch.num_rows
+        absent = np.zeros(batch.num_rows, dtype=np.bool_)
+        for name in form.columns:
+            if batch.column(name).null_count:
+                absent |= batch.column(name).is_null().to_numpy(zero_copy_only=False)
+        null_keys += int(absent.sum())
+        if not null_keys:
+            yield batch
+    if null_keys:
         raise SpecError(
-            f"column {name!r} has type {kind}, which a page cannot hold",
-            code="column_type",
-            next_move="cast it to a plain Arrow type",
-            column=name,
+            f"{format_count(null_keys)} of {format_count(rows)} rows have NULL in key {_quoted(form.columns)}",
+            code="null_keys",
+            next_move="leave those rows out: a NULL key never matches",
+            key=list(form.columns),
+            null_keys=null_keys,
         )
-    return column
 
 
-__all__ = ["KEY_TYPES", "Source", "read_source"]
+def _quoted(columns: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in columns)
+
+
+__all__ = ["Source", "SourceRows", "open_source"]

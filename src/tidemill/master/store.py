@@ -1,96 +1,130 @@
 """Open master data, find the pages of keys, read them and trust nothing that fails its checksum."""
 
-import os
-import time
-import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.core.errors import StoreError
+from tidemill.core.errors import SpecError, StoreError
+from tidemill.core.units import parse_bytes
 from tidemill.master.batches import one_batch
-from tidemill.master.build import Progress, build_version
+from tidemill.master.build import BuildOptions, Progress, build_version
 from tidemill.master.index import Int64s, PageIndex
-from tidemill.master.layout import PAGES_FILE, RUN_BYTES, Manifest, current_version, version_folder
+from tidemill.master.key_pages import KeyPages
+from tidemill.master.keys import KeyForm
+from tidemill.master.layout import PAGES_FILE, Manifest, current_version, version_folder
+from tidemill.master.order import OrderBy
+from tidemill.master.reads import PageReader, cyclic
 from tidemill.master.source import Source
-
-_Place = tuple[int, int, int, int]
-"""Page, offset, length, CRC-32C."""
 
 
 class MasterData:
-    """One version of a master store: its pages in key order and where they are.
+    """One version of a master store: its pages, in order of key or in a given one, and where they are.
 
     A handle pins its version: a later build does not change what it reads. It pickles as path and
     version, so workers reopen it in milliseconds. Counters (`pages_read`, `bytes_read`,
     `read_seconds`) belong to the handle.
+
+    `key_columns` are what the user called the key. `key` is the int64 column of the pages by which rows
+    are told apart and sorted: the key itself when it is one integer column, else a column of 64-bit
+    hashes; where two real keys must be compared, `key_form` does it.
     """
 
-    def __init__(self, path: Path, version: int, manifest: Manifest, index: PageIndex, file: int) -> None:
+    def __init__(
+        self, path: Path, version: int, manifest: Manifest, index: PageIndex, reader: PageReader
+    ) -> None:
         self.path = path
         self.version = version
         self.manifest = manifest
         self.schema = manifest.schema
-        self.key = manifest.key
+        self.key_form = KeyForm.of_schema(self.schema, manifest.key_columns[0])
+        self.key_columns = self.key_form.columns
+        self.key = self.key_form.code_column
         self.rows = manifest.rows
         self.row_bytes = manifest.row_bytes
         self.pages = manifest.pages
         self.longest_page_bytes = manifest.longest_page_bytes
-        self.index_bytes = index.bytes_held
-        self.pages_read = 0
-        self.bytes_read = 0
-        self.read_seconds = 0.0
+        self.page_order = manifest.page_order
+        self._key_pages = (
+            KeyPages(version_folder(path, version), manifest) if self.page_order == "given" else None
+        )
+        self.index_bytes = index.bytes_held + (self._key_pages.bytes_held if self._key_pages else 0)
+        self.mapped_key_bytes = self._key_pages.mapped_bytes if self._key_pages else 0
         self._index = index
-        self._file = file
-        self._pages_file = version_folder(path, version) / PAGES_FILE
-        self._close = weakref.finalize(self, os.close, file)
+        self._reader = reader
 
     @classmethod
     def build(
         cls,
         source: Source,
         *,
-        key: str,
+        key: str | Sequence[str],
         path: str | Path,
         page_bytes: int = 16 * 1024,
+        memory: str | int = "512 MB",
+        order_by: OrderBy | None = None,
         progress: Progress | None = None,
     ) -> "MasterData":
         """A handle on the new version, which readers find as current from now on.
 
         Args:
-            source: A pyarrow Table, a RecordBatchReader, or one or more Parquet paths. Sorted in
-                memory: meant for tables that fit there, up to some ten million rows.
-            key: Integer column; several rows may share a key, none may be NULL. Stored as int64.
+            source: A pyarrow Table, a RecordBatchReader, or one or more Parquet paths; may be far
+                bigger than memory.
+            key: One column or several; integers (stored as int64), strings, binaries, decimals, dates
+                or timestamps. Several rows may share a key, none may be NULL.
             path: Folder of the store; a build that dies leaves the version before it current.
             page_bytes: Largest stored page; a single row larger than that gets a page of its own.
+            memory: What sorting may take; rows beyond it are sorted through files beside the new version.
+            order_by: Pages in another order than that of keys, as the papers' tables by popularity: a column,
+                largest values first, or row numbers of the source in the order wanted. All rows of a key
+                lie in one page, and an index on disk finds it.
             progress: Called with rows written and rows in all.
         """
         folder = Path(path)
-        return cls.open(
-            folder, build_version(source, key=key, path=folder, page_bytes=page_bytes, progress=progress)
-        )
+        columns = (key,) if isinstance(key, str) else tuple(key)
+        options = BuildOptions(page_bytes, parse_bytes(memory), order_by, progress)
+        return cls.open(folder, build_version(source, key=columns, path=folder, options=options))
 
     @classmethod
-    def open(cls, path: str | Path, version: int | None = None) -> "MasterData":
-        """A handle on the current version, or on the one named."""
+    def open(
+        cls,
+        path: str | Path,
+        version: int | None = None,
+        *,
+        direct: bool = False,
+        reads_in_flight: int = 1,
+    ) -> "MasterData":
+        """A handle on the current version, or on the one named.
+
+        Args:
+            path: Folder of the store.
+            version: None for the current one.
+            direct: Read past the page cache, as when the store is far bigger than the machine's memory.
+            reads_in_flight: Runs of pages that are read at a time, by threads when more than one.
+        """
         # Resolved: a worker that reopens the pickled handle may stand in another folder.
         folder = Path(path).resolve()
         chosen = current_version(folder) if version is None else version
         version_path = version_folder(folder, chosen)
         manifest = Manifest.read(version_path)
         index = PageIndex.read(version_path, manifest)
-        return cls(folder, chosen, manifest, index, _open_pages(version_path / PAGES_FILE, manifest))
+        reader = PageReader(
+            version_path / PAGES_FILE,
+            index,
+            manifest.schema,
+            direct=direct,
+            reads_in_flight=reads_in_flight,
+        )
+        _refuse_other_size(reader, manifest)
+        return cls(folder, chosen, manifest, index, reader)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MasterData.open, (self.path, self.version)
+        return _reopen, (self.path, self.version, self._reader.direct, self._reader.reads_in_flight)
 
     def __repr__(self) -> str:
-        return f"MasterData({str(self.path)!r}, version={self.version}, rows={self.rows:,}, key={self.key!r})"
+        return f"MasterData({str(self.path)!r}, version={self.version}, rows={self.rows:,}, key={self.key_columns})"
 
     @property
     def identity(self) -> str:
@@ -99,109 +133,108 @@ class MasterData:
 
     def close(self) -> None:
         """Give the file back now rather than when the handle is collected."""
-        self._close()
+        self._reader.close()
 
     def locate(self, keys: Int64s) -> tuple[Int64s, Int64s]:
-        """First page and number of pages that can hold each key; 0 pages when none can."""
-        return self._index.locate(keys)
+        """First page and number of pages that can hold each code; 0 pages when none can.
+
+        For pages in a given order the number is 0 or 1, and 1 says that the code exists.
+        """
+        return (self._key_pages or self._index).locate(keys)
 
     def page_rows(self, page: int) -> int:
         return int(self._index.rows[page])
 
+    @property
+    def pages_read(self) -> int:
+        return self._reader.pages_read
+
+    @property
+    def bytes_read(self) -> int:
+        return self._reader.bytes_read
+
+    @property
+    def read_seconds(self) -> float:
+        """Seconds spent waiting for pages, checking and decoding them."""
+        return self._reader.read_seconds
+
     def read_page(self, page: int) -> pa.RecordBatch:
         return self.read_pages([page])[0]
 
-    def read_pages(self, pages: Sequence[int] | npt.NDArray[np.int64]) -> list[pa.RecordBatch]:
+    def read_pages(self, pages: Sequence[int] | Int64s) -> list[pa.RecordBatch]:
         """The pages in the order asked for; neighbours come with one read."""
-        started = time.perf_counter()
-        wanted = np.asarray(pages, dtype=np.int64)
-        outside = wanted[(wanted < 0) | (wanted >= self.pages)]
-        if len(outside):
-            raise self._corrupt(int(outside[0]), f"is not among the {self.pages} pages of the store")
-        found: list[pa.RecordBatch] = []
-        for run in self._runs(wanted):
-            found.extend(self._read_run(run))
-        self.pages_read += len(wanted)
-        self.read_seconds += time.perf_counter() - started
-        return found
+        return list(self._reader.pages(np.asarray(pages, dtype=np.int64)))
 
-    def lookup(self, keys: Int64s) -> tuple[Int64s, pa.RecordBatch]:
+    def buffer_bytes(self, pages: Sequence[int] | Int64s) -> int:
+        """Memory that `read_pages` takes for these pages."""
+        return self._reader.buffer_bytes(np.asarray(pages, dtype=np.int64))
+
+    def scan(self, from_page: int = 0) -> Iterator[pa.RecordBatch]:
+        """Every page once, from one of them on and around; holds no more than the reads in flight."""
+        return self._reader.pages(cyclic(self.pages, from_page))
+
+    def read_range(self, first: Any, last: Any) -> Iterator[pa.RecordBatch]:
+        """Rows with keys from `first` to `last`, both included, in key order, page by page.
+
+        For keys of one integer column: hashes keep no order of their keys.
+        """
+        if self.key_form.is_hashed or self.manifest.page_order != "key":
+            raise SpecError(
+                f"pages of {self.path} are not in order of key {list(self.key_columns)}",
+                code="no_key_order",
+                next_move="use lookup(keys), or scan() and filter",
+            )
+        (begin, _), (end, count) = (self.locate(np.array([key], dtype=np.int64)) for key in (first, last))
+        for page in self._reader.pages(np.arange(int(begin[0]), int(end[0] + count[0]), dtype=np.int64)):
+            keys = page.column(self.key).to_numpy()
+            at = int(np.searchsorted(keys, first, side="left"))
+            rows = int(np.searchsorted(keys, last, side="right")) - at
+            if rows > 0:
+                yield page.slice(at, rows)
+
+    def lookup(self, keys: Any) -> tuple[Int64s, pa.RecordBatch]:
         """All rows with these keys, and for each row the position of its key in `keys`.
 
         Holds every page that is touched at once: for small sets of keys, tests and tools.
+
+        Args:
+            keys: An Arrow or NumPy array; of composite keys one array a column, side by side.
         """
-        first, count = self.locate(keys)
-        pages = np.unique(_ranges(first, count))
-        batch = one_batch(self.read_pages(pages), self.schema)
-        stored_keys = batch.column(self.key).to_numpy()
-        start = np.searchsorted(stored_keys, keys, side="left")
-        matches = np.searchsorted(stored_keys, keys, side="right") - start
-        return np.repeat(np.arange(len(keys)), matches), batch.take(_ranges(start, matches))
-
-    def _runs(self, pages: Int64s) -> Iterator[list[_Place]]:
-        """Places of the pages, neighbours together as far as one read of `RUN_BYTES` reaches."""
-        index = self._index
-        columns = (pages, index.offset[pages], index.length[pages], index.crc[pages])
-        run: list[_Place] = []
-        for place in zip(*(column.tolist() for column in columns), strict=True):
-            page, offset, length, _ = place
-            if run and (page != run[-1][0] + 1 or offset + length - run[0][1] > RUN_BYTES):
-                yield run
-                run = []
-            run.append(place)
-        if run:
-            yield run
-
-    def _read_run(self, run: list[_Place]) -> Iterator[pa.RecordBatch]:
-        start = run[0][1]
-        size = run[-1][1] + run[-1][2] - start
-        try:
-            content = pa.py_buffer(os.pread(self._file, size, start))
-        except OSError as error:
-            raise self._corrupt(run[0][0], f"cannot be read: {error}") from error
-        self.bytes_read += content.size
-        for page, offset, length, crc in run:
-            if content.size < offset - start + length:
-                raise self._corrupt(page, f"is cut: the file ends {size - content.size} bytes too early")
-            stored = content.slice(offset - start, length)
-            found_crc = google_crc32c.value(stored)
-            if found_crc != crc:
-                raise self._corrupt(page, f"has checksum {found_crc:08x}, the index says {crc:08x}")
-            yield pa.ipc.read_record_batch(stored, self.schema)
-
-    def _corrupt(self, page: int, what: str) -> StoreError:
-        offset = int(self._index.offset[page]) if 0 <= page < self.pages else -1
-        return StoreError(
-            f"page {page} of {self._pages_file} at offset {offset} {what}",
-            code="page_corrupt",
-            next_move="restore the file from a copy, or build the master data again",
-            file=str(self._pages_file),
-            page=page,
-            offset=offset,
-        )
+        given = keys if isinstance(keys, list | tuple) else [keys]
+        columns: list[pa.Array[Any]] = [pa.array(column) for column in given]
+        self.key_form.refuse_other_types(self.key_columns, [column.type for column in columns])
+        codes, present = self.key_form.codes(columns)
+        asked = np.flatnonzero(present)
+        first, count = self.locate(codes[asked])
+        batch = one_batch(self.read_pages(np.unique(_ranges(first, count))), self.schema)
+        stored = batch.column(self.key).to_numpy()
+        order = np.argsort(stored, kind="stable")
+        start = np.searchsorted(stored, codes[asked], side="left", sorter=order)
+        matches = np.searchsorted(stored, codes[asked], side="right", sorter=order) - start
+        position = asked[np.repeat(np.arange(len(asked)), matches)]
+        rows = batch.take(order[_ranges(start, matches)])
+        if not self.key_form.is_hashed:
+            return position, rows
+        found = [rows.column(name) for name in self.key_columns]
+        met = np.flatnonzero(self.key_form.same([column.take(position) for column in columns], found))
+        return position[met], rows.take(met).drop_columns([self.key])
 
 
-def _open_pages(file: Path, manifest: Manifest) -> int:
-    try:
-        handle = os.open(file, os.O_RDONLY)
-    except OSError as error:
-        raise StoreError(
-            f"cannot open {file}: {error.strerror}",
-            code="unreadable",
-            next_move="restore the file, or build the master data again",
-            file=str(file),
-        ) from error
-    size = os.fstat(handle).st_size
+def _reopen(path: Path, version: int, direct: bool, reads_in_flight: int) -> MasterData:
+    return MasterData.open(path, version, direct=direct, reads_in_flight=reads_in_flight)
+
+
+def _refuse_other_size(reader: PageReader, manifest: Manifest) -> None:
+    size = reader.size_bytes
     if size != manifest.pages_file_bytes:
-        os.close(handle)
+        reader.close()
         raise StoreError(
-            f"{file} has {size} bytes, its manifest promises {manifest.pages_file_bytes}",
+            f"{reader.file} has {size} bytes, its manifest promises {manifest.pages_file_bytes}",
             code="pages_cut",
             next_move="restore the file, or build the master data again",
-            file=str(file),
+            file=str(reader.file),
             size_bytes=size,
         )
-    return handle
 
 
 def _ranges(first: Int64s, count: Int64s) -> Int64s:

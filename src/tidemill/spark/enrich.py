@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -30,7 +30,7 @@ def enrich(
     rows: DataFrame,
     master: MasterData,
     *,
-    on: str,
+    on: str | Sequence[str],
     how: How = "left",
     columns: Columns | None = None,
     memory: str | int = "256 MB",
@@ -48,7 +48,7 @@ def enrich(
     Args:
         rows: Streaming or batch DataFrame.
         master: Master store, built once by `MasterData.build`.
-        on: Integer key column of the rows; NULL never matches.
+        on: Key column of the rows, or as many as the master key has; NULL never matches.
         how: inner, left, semi or anti.
         columns: Master columns to add, or a mapping from their names to new names; all but the key when left out.
         memory: Budget of this join on each host, for all of its workers together.
@@ -59,8 +59,9 @@ def enrich(
     """
     if algorithm not in ("auto", "cache"):
         raise unknown_choice("algorithm", algorithm, ["auto", "cache"])
-    if on not in rows.columns:
-        raise unknown_choice("key column", on, rows.columns)
+    for name in [on] if isinstance(on, str) else on:
+        if name not in rows.columns:
+            raise unknown_choice("key column", name, rows.columns)
     plan = OutputPlan.of(
         to_arrow_schema(rows.schema, timezone="UTC"),
         master.schema,

@@ -51,6 +51,10 @@ class Arrivals:
         """Average size of the rows that come next."""
         return -(-self._batches[0].nbytes // self._batches[0].num_rows)
 
+    def peek(self, most_rows: int) -> pa.RecordBatch:
+        """The rows that `take` would give; they stay."""
+        return self._batches[0].slice(0, most_rows)
+
     def take(self, most_rows: int) -> pa.RecordBatch:
         """The oldest rows, from one batch; they count as held until `let_go`."""
         batch = self._batches.popleft()

@@ -34,24 +34,29 @@ class CandidatePool:
     def is_full(self) -> bool:
         return self._entries >= self._most_keys or self._refused
 
-    def add(self, keys: Int64s, master: pa.RecordBatch, start: Int64s, rows_per_key: Int64s) -> None:
-        """Copy the rows of those keys that are new, as far as there is room; keys are distinct."""
-        first = self._fitting(rows_per_key)
-        keys, start, rows_per_key = keys[first], start[first], rows_per_key[first]
+    def add(self, keys: Int64s, master: pa.RecordBatch, start: Int64s, rows_per_key: Int64s) -> Bools:
+        """Copy the rows of those keys that are new, as far as there is room; keys are distinct.
+
+        The answer marks the keys that were taken.
+        """
+        taken = self._fitting(rows_per_key)
+        keys, start, rows_per_key = keys[taken], start[taken], rows_per_key[taken]
         is_new = np.empty(len(keys), dtype=np.bool_)
         self._entries = insert_keys(self._slots, self._entries, keys, is_new)
+        taken[taken] = is_new
         if not is_new.any():
-            return
+            return taken
         start, rows_per_key = start[is_new], rows_per_key[is_new]
         before = np.cumsum(rows_per_key) - rows_per_key
         rows = master.take(np.repeat(start - before, rows_per_key) + np.arange(int(rows_per_key.sum())))
         if self.bytes_held + rows.nbytes > self._limit_bytes:
             self._refused = True  # wider than the average: what is there must be used first
-            return
+            return np.zeros_like(taken)
         self._batches.append(rows)
         self._payload_bytes += rows.nbytes
         self._keys.append(keys[is_new])
         self._rows_per_key.append(rows_per_key)
+        return taken
 
     def contents(self) -> tuple[Int64s, Int64s, pa.RecordBatch]:
         """Keys, rows of each, and those rows in one chunk."""

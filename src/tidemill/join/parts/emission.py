@@ -27,6 +27,9 @@ class Emission:
     """Output still to be cut: for each stream row a range of master rows, perhaps empty.
 
     A row with a thousand matches leaves over many slices; its fate is counted with its last one.
+    Where codes are hashes the ranges are candidates: all rows of a code share one real key, which is
+    compared here once for each stream row, and a row whose key differs is unmatched. `matched` says
+    for each stream row given what came of that: a join that remembers matches asks it.
 
     Args:
         plan: Which columns leave, and what becomes of unmatched rows.
@@ -37,7 +40,8 @@ class Emission:
         matches: Number of matches of each stream row, side by side from `start` on.
         found_in: Whose merit a match is.
         output_row_bytes: Average size of an output row, by which slices are cut.
-        settles: False when more output of the same stream rows follows in another emission.
+        settles: False when more output of the same stream rows follows in another emission: then only
+            matches of inner and left joins leave, and nobody's fate is counted.
         output_rows_done: Output rows that left before (after a restore).
     """
 
@@ -55,11 +59,15 @@ class Emission:
         settles: bool = True,
         output_rows_done: int = 0,
     ) -> None:
-        matched = matches > 0
-        keeps = _kept(plan, matched)
+        if plan.stream_key.form.is_hashed:
+            matches = _confirmed(plan, stream, stream_index, master, start, matches)
+        self.matched: Bools = matches > 0
+        matched = self.matched
+        keeps = _kept(plan, matched, settles=settles)
         self.plan, self.stream, self.master = plan, stream, master
         self.found_in: FoundIn = found_in
         self.settles = settles
+        self._chosen_master = master.select(plan.chosen_columns) if plan.chosen_columns else master
         self._index, self._start, self._matches = stream_index[keeps], start[keeps], matches[keeps]
         multiplies = plan.how in ("inner", "left")
         output_rows = (
@@ -106,7 +114,8 @@ class Emission:
         left = slice(rows_out, None)
         starts, group = np.unique(self._start[left], return_inverse=True)
         widest = np.zeros(len(starts), dtype=np.int64)
-        np.maximum.at(widest, group, self._matches[left])
+        if self.plan.master_columns:  # else matches are counted, and `master` may hold none of them
+            np.maximum.at(widest, group, self._matches[left])
         new_start = np.cumsum(widest) - widest
         wanted = np.repeat(starts - new_start, widest) + np.arange(int(widest.sum()))
         done = self._done - (int(self._end[rows_out - 1]) if rows_out else 0)
@@ -159,15 +168,37 @@ class Emission:
             index, matches, at = self._index[row], self._matches[row], self._start[row] + nth
         matched = matches > 0
         stream_rows = self.stream if _is_whole(index, self.stream) else self.stream.take(index)
-        if not self.plan.master_columns:
+        if not self.plan.chosen_columns:
             return self.plan.assemble(stream_rows, None, matched)
         if matched.all():
-            return self.plan.assemble(stream_rows, self.master.take(at), None)
+            return self.plan.assemble(stream_rows, self._chosen_master.take(at), None)
         positions = pa.array(at, pa.int64(), mask=~matched)
-        return self.plan.assemble(stream_rows, self.master.take(positions), matched)
+        return self.plan.assemble(stream_rows, self._chosen_master.take(positions), matched)
 
 
-def _kept(plan: OutputPlan, matched: Bools) -> Bools:
+def _confirmed(
+    plan: OutputPlan,
+    stream: pa.RecordBatch,
+    stream_index: Int64s,
+    master: pa.RecordBatch,
+    start: Int64s,
+    matches: Int64s,
+) -> Int64s:
+    """The matches of rows whose real key is that of their candidates; 0 for the others."""
+    found = np.flatnonzero(matches)
+    key = plan.stream_key
+    stream_keys = stream.select(key.columns).take(stream_index[found])
+    met = key.is_met(stream_keys, master.select(key.form.columns).take(start[found]))
+    if met.all():
+        return matches
+    confirmed = matches.copy()
+    confirmed[found[~met]] = 0
+    return confirmed
+
+
+def _kept(plan: OutputPlan, matched: Bools, *, settles: bool) -> Bools:
+    if not settles:
+        return matched & (plan.how in ("inner", "left"))
     if plan.how == "left":
         return np.ones(len(matched), dtype=np.bool_)
     return ~matched if plan.how == "anti" else matched

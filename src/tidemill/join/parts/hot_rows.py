@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tidemill.core.errors import InternalError
 from tidemill.join.parts.hot_file import read_hot_file, write_hot_file
-from tidemill.join.parts.kernels import Int64s, UInt32s, insert_keys, probe_keys
+from tidemill.join.parts.kernels import Bools, Int64s, UInt32s, insert_keys, probe_keys
 from tidemill.master.batches import one_batch
 
 # Beside its rows a key costs 1.5 slots of 16 B, where its rows start, and its frequency twice
@@ -69,6 +69,31 @@ class HotRows:
         """Put the generation into a file for others to map: written aside, synced, renamed."""
         write_hot_file(Path(path), self.slots, self.row_start, self.frequencies, self.payload, self.identity)
 
+    def merged(
+        self,
+        keep: Bools,
+        keys: Int64s,
+        rows_per_key: Int64s,
+        payload: pa.RecordBatch,
+        payload_rows: Int64s,
+        frequencies: UInt32s,
+    ) -> "HotRows":
+        """A new generation: the entries marked in `keep`, then new keys with their rows in `payload`."""
+        own_rows_per_key = np.diff(self.row_start)
+        kept_rows = np.flatnonzero(np.repeat(keep, own_rows_per_key))
+        # Column by column: at most one column exists twice.
+        columns = [
+            pa.concat_arrays([old.take(kept_rows), new.take(payload_rows)])
+            for old, new in zip(self.payload.columns, payload.columns, strict=True)
+        ]
+        return HotRows.build(
+            np.concatenate([self.keys()[keep], keys]),
+            np.concatenate([own_rows_per_key[keep], rows_per_key]),
+            frequencies,
+            pa.RecordBatch.from_arrays(columns, schema=payload.schema),
+            self.identity,
+        )
+
     @property
     def entries(self) -> int:
         return len(self.frequencies)
@@ -78,6 +103,12 @@ class HotRows:
         found = np.empty(len(keys), dtype=np.int64)
         probe_keys(self.slots, self.entries, keys, found)
         return found
+
+    def ranges(self, entries: Int64s) -> tuple[Int64s, Int64s]:
+        """Where the rows of each entry start, and how many there are; none for -1."""
+        hit = entries >= 0
+        start = self.row_start[np.where(hit, entries, 0)]
+        return start, np.where(hit, self.row_start[np.where(hit, entries + 1, 0)] - start, 0)
 
     def keys(self) -> Int64s:
         """Key of each entry."""

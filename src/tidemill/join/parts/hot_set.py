@@ -176,22 +176,9 @@ class HotSet:
         frequencies: UInt32s,
         payload: pa.RecordBatch,
     ) -> HotRows:
-        hot = self.generation
-        hot_rows_per_key = np.diff(hot.row_start)
-        kept_rows = np.flatnonzero(np.repeat(keep, hot_rows_per_key))
+        matches = np.concatenate([self._frequencies[keep], frequencies[admit]]).astype(np.uint32)
         admitted_rows = np.flatnonzero(np.repeat(admit, rows_per_key))
-        # Column by column: at most one column exists twice.
-        columns = [
-            pa.concat_arrays([old.take(kept_rows), new.take(admitted_rows)])
-            for old, new in zip(hot.payload.columns, payload.columns, strict=True)
-        ]
-        return HotRows.build(
-            np.concatenate([hot.keys()[keep], keys[admit]]),
-            np.concatenate([hot_rows_per_key[keep], rows_per_key[admit]]),
-            np.concatenate([self._frequencies[keep], frequencies[admit]]).astype(np.uint32),
-            pa.RecordBatch.from_arrays(columns, schema=payload.schema),
-            hot.identity,
-        )
+        return self.generation.merged(keep, keys[admit], rows_per_key[admit], payload, admitted_rows, matches)
 
 
 __all__ = ["HotSet"]

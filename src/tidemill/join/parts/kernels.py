@@ -103,26 +103,40 @@ def count_keys(counters: UInt16s, keys: Int64s, added: int, estimates: UInt32s) 
 
 
 @njit(
-    types.int64(_READ_BOOLS, _READ_INT32S, _READ_INT32S, types.int64, _BOOLS, _INT64S),
+    types.int64(_READ_BOOLS, _READ_INT32S, _READ_INT32S, types.int64, types.int64, _BOOLS, _INT64S),
     cache=True,
 )
 def choose_pages(
-    waiting: Bools, first_page: Int32s, last_page: Int32s, oldest: int, marked: Bools, chosen: Int64s
+    waiting: Bools,
+    first_page: Int32s,
+    last_page: Int32s,
+    oldest: int,
+    segment_pages: int,
+    marked: Bools,
+    chosen: Int64s,
 ) -> int:
-    """Number of pages put into `chosen`: those of the oldest waiting rows, each page once.
+    """Number of pages put into `chosen`: segments that start with the pages of the oldest waiting rows.
 
-    Stops before the row whose pages do not all fit. `marked` is all false before and after.
+    A row chooses `segment_pages` pages, or all of its own when they are more, unless its own are
+    chosen already; each page comes once. Stops before the row whose segment does not fit. `marked`
+    is all false before and after.
     """
     count = 0
     for i in range(oldest, len(waiting)):
         if not waiting[i]:
             continue
-        missing = 0
+        own = 0
         for page in range(first_page[i], last_page[i] + 1):
+            own += not marked[page]
+        if own == 0:
+            continue
+        until = min(max(last_page[i] + 1, first_page[i] + segment_pages), len(marked))
+        missing = own
+        for page in range(last_page[i] + 1, until):
             missing += not marked[page]
         if count + missing > len(chosen):
             break
-        for page in range(first_page[i], last_page[i] + 1):
+        for page in range(first_page[i], until):
             if not marked[page]:
                 marked[page] = True
                 chosen[count] = page
@@ -169,6 +183,27 @@ def finish_rows(
     return count
 
 
+@njit(
+    types.void(_READ_INT64S, _READ_INT64S, _READ_INT64S, _READ_INT64S, _INT64S, _INT64S),
+    cache=True,
+)
+def find_in_pages(
+    stored: Int64s, begin: Int64s, end: Int64s, keys: Int64s, start: Int64s, matches: Int64s
+) -> None:
+    """Where the rows of each key start in its own page or pages, and how many there are.
+
+    Looked through from the front, so that pages need not be sorted inside; rows of a key are neighbours.
+    """
+    for i in range(len(keys)):
+        at = begin[i]
+        while at < end[i] and stored[at] != keys[i]:
+            at += 1
+        start[i] = at
+        while at < end[i] and stored[at] == keys[i]:
+            at += 1
+        matches[i] = at - start[i]
+
+
 __all__ = [
     "Bools",
     "Int32s",
@@ -177,6 +212,7 @@ __all__ = [
     "choose_pages",
     "count_entries",
     "count_keys",
+    "find_in_pages",
     "finish_rows",
     "insert_keys",
     "probe_keys",

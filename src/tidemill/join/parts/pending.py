@@ -20,7 +20,7 @@ class Pending:
 
     def __init__(self, limit_bytes: int, schema: pa.Schema, master_pages: int) -> None:
         self.waiting_rows = 0
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._schema = schema
         self._marked = np.zeros(master_pages, dtype=np.bool_)
         self._forget_fresh()
@@ -33,14 +33,26 @@ class Pending:
 
     def room(self, row_bytes: int) -> int:
         """Rows of this size that may still come; each counts twice, since putting together copies."""
-        average = self.rows_bytes / max(1, self.rows.num_rows)
-        settled_rows = self.waiting_rows - self._fresh_rows
-        used = 2 * (settled_rows * average + self._fresh_bytes) + self.waiting_rows * WORK_BYTES_PER_ROW
-        return max(0, int(self._limit_bytes - used)) // (2 * row_bytes + WORK_BYTES_PER_ROW)
+        return max(0, self.limit_bytes - self.used_bytes) // (2 * row_bytes + WORK_BYTES_PER_ROW)
 
-    def add(self, rows: pa.RecordBatch, keys: Int64s, first_page: Int32s, last_page: Int32s) -> None:
+    @property
+    def used_bytes(self) -> int:
+        """What counts against the limit once finished rows are let go."""
+        settled_rows = self.waiting_rows - self._fresh_rows
+        row_bytes = 2 * (settled_rows * self.average_row_bytes + self._fresh_bytes)
+        return int(row_bytes + self.waiting_rows * WORK_BYTES_PER_ROW)
+
+    @property
+    def average_row_bytes(self) -> float:
+        return self.rows_bytes / max(1, self.rows.num_rows)
+
+    def let_go(self) -> None:
+        """Free the rows that wait no more, though none comes in their place yet."""
         if not self._fresh and self.rows.num_rows:
             self._keep_survivors()
+
+    def add(self, rows: pa.RecordBatch, keys: Int64s, first_page: Int32s, last_page: Int32s) -> None:
+        self.let_go()
         self._gather_later(rows, keys, first_page, last_page)
         self.waiting_rows += rows.num_rows
 
@@ -59,11 +71,17 @@ class Pending:
         oldest = self._oldest_position()
         return int(self._first_page[oldest]), int(self._last_page[oldest])
 
-    def choose_pages(self, most_pages: int) -> Int64s:
-        """Pages of the oldest waiting rows, ascending."""
+    def choose_pages(self, most_pages: int, segment_pages: int = 1) -> Int64s:
+        """Segments that start with the pages of the oldest waiting rows, ascending."""
         chosen = np.empty(most_pages, dtype=np.int64)
         count = choose_pages(
-            self._waiting, self._first_page, self._last_page, self._oldest_position(), self._marked, chosen
+            self._waiting,
+            self._first_page,
+            self._last_page,
+            self._oldest_position(),
+            min(segment_pages, most_pages),
+            self._marked,
+            chosen,
         )
         return np.sort(chosen[:count])
 
@@ -122,9 +140,18 @@ class Pending:
         self.keys: Int64s = keys
         self._first_page: Int32s = first_page
         self._last_page: Int32s = last_page
-        self._by_key = np.argsort(keys, kind="stable").astype(np.int32)
+        self._by_key = _by_page_and_key(keys, first_page)
         self._waiting: Bools = np.ones(len(keys), dtype=np.bool_)
         self._oldest = 0
+
+
+def _by_page_and_key(keys: Int64s, first_page: Int32s) -> Int32s:
+    """Order in which pages ascend, and keys within a page; in a store in key order that is key order."""
+    order = np.argsort(keys, kind="stable")
+    pages = first_page[order]
+    if (pages[1:] < pages[:-1]).any():
+        order = np.lexsort((keys, first_page))
+    return order.astype(np.int32)
 
 
 __all__ = ["WORK_BYTES_PER_ROW", "Pending"]

@@ -6,7 +6,9 @@ import time
 def main() -> None:
     started = time.perf_counter()
     # Fixed signatures compile at import, and the compiled code stays on disk beside the module.
-    import tidemill.join.parts.kernels  # noqa: F401
+    import tidemill.join.parts.kernels
+    import tidemill.join.parts.window_kernels
+    import tidemill.master.hashing  # noqa: F401
 
     print(f"join kernels ready after {time.perf_counter() - started:.1f} s")
 

@@ -1,4 +1,4 @@
-"""Runs a cache join and prints by how many bytes this process grew; started by the test beside it."""
+"""Runs one join and prints by how many bytes this process grew; started by the test beside it."""
 
 import ctypes
 import gc
@@ -16,7 +16,7 @@ from tidemill.join.drive import drive
 from tidemill.master import MasterData
 from tidemill.testing.zipf import Zipf
 
-MASTER_ROWS, STREAM_ROWS, BATCH_ROWS = 1_000_000, 500_000, 20_000
+MASTER_ROWS, BATCH_ROWS = 600_000, 20_000
 STREAM = pa.schema([("row", pa.int64()), ("key", pa.int64())])
 
 
@@ -43,18 +43,19 @@ def own_bytes() -> int:
     raise RuntimeError("this kernel does not report RssAnon")
 
 
-def measure(folder: str, budget_bytes: int) -> None:
-    keys = Zipf(MASTER_ROWS, exponent=1.0, seed=3, spread=True).draw(STREAM_ROWS)
+def measure(folder: str, name: str, budget_bytes: int, stream_rows: int) -> None:
+    keys = Zipf(MASTER_ROWS, exponent=1.0, seed=3, spread=True).draw(stream_rows)
     gc.collect()
     pa.default_memory_pool().release_unused()
     ctypes.CDLL(None).malloc_trim(0)  # else what the set-up freed would hide what the join takes
     baseline = most = own_bytes()
     master = MasterData.open(folder)
-    join = make_join("cache", master, STREAM, stream_key="key", budget=MemoryBudget(budget_bytes))
-    finished = hot_hits = 0
+    join = make_join(name, master, STREAM, stream_key="key", budget=MemoryBudget(budget_bytes))
+    finished = hot_hits = held = 0
     for step, report in enumerate(drive(join, batches(keys))):
         finished += report.emitted_rows
         hot_hits += report.hot_hits
+        held = max(held, sum(report.held_bytes.values()))
         # A switch is the peak; other steps are sampled.
         if step % 10 == 0 or report.seconds.get("switch", 0.0) > 0.001:
             most = max(most, own_bytes())
@@ -62,6 +63,7 @@ def measure(folder: str, budget_bytes: int) -> None:
         json.dumps(
             {
                 "growth_bytes": most - baseline,
+                "held_bytes": held,
                 "finished_rows": finished,
                 "hot_hits": hot_hits,
                 "master_bytes": master.rows * master.row_bytes,
@@ -74,7 +76,4 @@ if __name__ == "__main__":
     if len(sys.argv) == 2:
         build(sys.argv[1])
     else:
-        import subprocess
-
-        subprocess.run([sys.executable, __file__, sys.argv[1]], check=True)
-        measure(sys.argv[1], int(sys.argv[2]))
+        measure(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,1 @@
+"""Experiments and benchmarks: what we claim, measured beside peers in the same run."""
