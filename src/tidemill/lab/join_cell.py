@@ -74,17 +74,17 @@ def open_contender(spec: CellSpec) -> Contender:
 
 
 def run_cell(spec: CellSpec) -> None:
-    say({"idle": True})
-    contender = open_contender(spec)
     batch_rows = min(STREAM_BATCH_ROWS, spec.stream_rows)
     warm_up_batches = -(-spec.stream_rows // batch_rows)
     all_rows = warm_up_batches * batch_rows + spec.stream_rows
     stream = stream_batches(spec.master_rows, spec.zipf, all_rows, spec.seed, batch_rows=batch_rows)
     warm_up = list(itertools.islice(stream, warm_up_batches))
+    measured = list(stream)
+    say({"idle": True})  # the stream is there already: what is held from here on is the contender's
+    contender = open_contender(spec)
     deadline = time.monotonic() + spec.most_seconds
     for _ in contender.join(until(deadline, warm_up)):
         pass
-    measured = list(stream)
     bytes_before = contender.bytes_read
     taken: list[pa.RecordBatch] = []
     started = time.perf_counter()
