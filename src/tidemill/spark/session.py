@@ -53,7 +53,7 @@ LOW_LATENCY = (
     ),
 )
 LOW_LATENCY_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""On two cores, in the first minute: start 10.8 -> 6.2 s, a batch 290 -> 200 ms. Java's second compiler and its
+"""On two busy cores, first 20 s of a stream: start 10.8 -> 6.2 s, a batch some 290 to 360 -> 200 ms. Java's second compiler and its
 parallel collector take the cores from the stream; a long job that computes in Java itself is better off with them."""
 TASK_ATTEMPTS = 4
 """With plain `local[N]` one killed Python worker ends the query; `local[N,4]` tries a task four times."""
