@@ -1,0 +1,391 @@
+"""TIDE: hot rows, rows that wait by place on disk, and reads that go where most of them wait."""
+
+from collections import deque
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.core.errors import StoreError
+from tidemill.core.memory import MemoryBudget
+from tidemill.join.output import OutputPlan
+from tidemill.join.parts.arrivals import Arrivals
+from tidemill.join.parts.frequency import FrequencySketch
+from tidemill.join.parts.kernels import Bools, Int64s
+from tidemill.join.parts.keys import stream_keys
+from tidemill.join.parts.leaving import Leaving, count_fates
+from tidemill.join.parts.regions import Regions
+from tidemill.join.parts.row_cache import RowCache
+from tidemill.join.parts.service import Service
+from tidemill.join.parts.snapshots import pack, unpack
+from tidemill.join.parts.tally import StepTally
+from tidemill.join.parts.waiting_room import REGION_BYTES, WaitingRoom
+from tidemill.join.protocol import SemiStreamJoin, StepReport
+from tidemill.join.tide_sizes import TideSizes
+from tidemill.master import MasterData
+from tidemill.master.batches import one_batch
+from tidemill.master.rows import RowLayout
+
+_RESERVED = ("arrivals", "hot_rows", "sketch", "waiting", "disk_buffer", "index", "output")
+_PIECE_ROWS = 16_384  # probed together: their hot rows fit the second-level cache while columns are gathered
+_STAGING_SHARE = 0.4  # of the output reservation; the columns that staged rows become take the rest
+
+
+class TideJoin(SemiStreamJoin):
+    """Ours: probe hot rows, let misses wait by place on disk, read where most rows wait.
+
+    (docstring to be written)
+    """
+
+    name: ClassVar[str] = "tide"
+
+    def __init__(
+        self, master: MasterData, plan: OutputPlan, budget: MemoryBudget, *, sizes: TideSizes | None = None
+    ) -> None:
+        self.plan = plan
+        self.sizes = sizes or self.sizes_for(master, plan, budget.left_bytes)
+        self.budget = budget
+        self._master = master
+        self._layout: RowLayout = master.layout
+        self._multiplies = plan.how in ("inner", "left")
+        self._copies = self._multiplies and bool(plan.chosen_columns)
+        for name in _RESERVED:
+            budget.reserve(name, getattr(self.sizes, f"{name}_bytes"))
+        self._regions = Regions(master, min(self.sizes.region_pages, self.sizes.pages_per_step))
+        self._clear()
+        # Held by hot rows and sketch: they only make the join faster.
+        keeps_rows = bool(plan.master_columns)
+        self._hot = RowCache(self.sizes.hot_rows_bytes, self._layout_row_bytes(), self._layout, keeps_rows=keeps_rows)
+        self._sketch = FrequencySketch(self.sizes.sketch_bytes)
+        self._counted = 0
+        self._miss_share = 1.0
+        # Held by output
+        staging_bytes = int(self.sizes.output_bytes * _STAGING_SHARE)
+        self._staging = np.empty(staging_bytes // 8, dtype=np.uint64).view(np.uint8)
+        self._used_since_return = 0
+
+    def _layout_row_bytes(self) -> int:
+        return max(self._master.row_bytes, self._layout.least_row_bytes)
+
+    def _clear(self) -> None:
+        """Nothing has arrived, nothing waits."""
+        # Held by arrivals
+        self._arrivals = Arrivals(self.sizes.arrivals_bytes, self.plan.stream_row_bytes)
+        self._rows_in = 0
+        self._probed: pa.RecordBatch | None = None
+        self._leaving: Leaving | None = None
+        self._given_of_first = 0
+        # Held by waiting
+        self._room = WaitingRoom(
+            self.sizes.waiting_bytes, RowLayout.of(self.plan.stream_schema), len(self._regions), self.plan.stream_row_bytes
+        )  # fmt: skip
+        self._given: dict[int, int] = {}
+        # Held by the disk buffer
+        self._services: deque[Service] = deque()
+
+    @classmethod
+    def sizes_for(cls, master: MasterData, plan: OutputPlan, total_bytes: int) -> TideSizes:
+        """The split of `total_bytes` for this master data and stream."""
+        return TideSizes.from_budget(master, plan, total_bytes)
+
+    def room(self, row_bytes: int | None = None) -> int:
+        return self._arrivals.room(row_bytes)
+
+    def offer(self, batch: pa.RecordBatch) -> None:
+        self.plan.refuse_other_schema(batch)
+        if batch.num_rows:
+            self._refuse_beyond_room(batch, self.room(-(-batch.nbytes // batch.num_rows)))
+            self._arrivals.add(batch)
+            self._rows_in += batch.num_rows
+
+    @property
+    def pending_rows(self) -> int:
+        leaving = len(self._leaving.at) - self._leaving.next_row if self._leaving else 0
+        return self._arrivals.rows + leaving + self._room.waiting_rows
+
+    def step(self) -> StepReport:
+        tally = StepTally(rows_in=self._rows_in)
+        self._rows_in = self._output_bytes = 0
+        pages_before, bytes_before = self._master.pages_read, self._master.bytes_read
+        if self._leaving is None and self._arrivals.rows and self._has_room():
+            self._probe(tally)
+        elif self._leaving is None and self._room.waiting_rows:
+            self._serve(tally)
+        if self._leaving is not None:
+            self._put_out_hits(self._leaving, tally)
+        if self._arrivals.rows and not self._has_room():
+            self._read_ahead()
+        tally.counts["pages_read"] = self._master.pages_read - pages_before
+        tally.counts["bytes_read"] = self._master.bytes_read - bytes_before
+        held_bytes = self._held_bytes(tally)
+        self._return_freed_memory(held_bytes["output"])
+        return tally.report(held_bytes)
+
+    # Arrivals meet hot rows.
+
+    def _has_room(self) -> bool:
+        """Whether the misses of another piece could wait."""
+        wanted = max(1, min(self._room.most_rows // 8, int(_PIECE_ROWS * self._miss_share)))
+        return self._room.free_rows >= wanted and self._fitting_rows() > 0
+
+    def _fitting_rows(self) -> int:
+        """Rows of the next piece: as many as could wait if no more of them missed than of late."""
+        rows = min(_PIECE_ROWS, self._arrivals.rows, max(1, int(self._room.free_rows / self._miss_share)))
+        row_bytes = self._arrivals.next_row_bytes() + 8 + self._room.layout.fixed_bytes
+        while rows and not self._room.fits(int(rows * self._miss_share) or 1, int(rows * self._miss_share * row_bytes)):
+            rows //= 2
+        return rows
+
+    def _probe(self, tally: StepTally) -> None:
+        if self._hot.is_full:
+            with tally.timed("renew"):
+                self._hot.renew()
+        with tally.timed("probe"):
+            batch = self._arrivals.peek(self._fitting_rows())
+            codes, present = stream_keys(batch, self.plan.stream_key)
+            if not self._master.pages:
+                present = np.zeros_like(present)
+            at, matches = self._hot.probe(codes, present)
+            misses = np.flatnonzero(matches < 0)
+            regions = self._regions.of(codes[misses])
+            if (regions < 0).any():  # the index knows that these do not exist
+                matches[misses[regions < 0]] = 0
+                misses, regions = misses[regions >= 0], regions[regions >= 0]
+            encoded, until = self._encode(batch, misses)
+        if until < batch.num_rows:
+            misses, regions = misses[misses < until], regions[: len(misses[misses < until])]
+        batch = self._arrivals.take(until)
+        at, matches = at[:until], matches[:until]
+        self._miss_share = min(1.0, max(0.02, 0.9 * self._miss_share + 0.11 * len(misses) / max(1, until)))
+        if len(misses):
+            with tally.timed("wait"):
+                if misses[0] == 0 and self._given_of_first:
+                    self._given[self._room.next_slot] = self._given_of_first
+                    self._given_of_first = 0
+                self._let_wait(codes[misses], regions, *encoded)
+        self._begin_leaving(batch, at, matches)
+
+    def _encode(self, batch: pa.RecordBatch, misses: Int64s) -> tuple[tuple[Any, Int64s], int]:
+        """The misses as rows, as far as they can wait; and how many rows of the batch those concern."""
+        fitting = len(misses)
+        encoded, at = self._room.layout.encode(batch.take(misses))
+        while not self._room.fits(fitting, int(at[fitting])):
+            fitting = min(fitting - 1, self._room.free_rows) if fitting > self._room.free_rows else fitting // 2
+        until = batch.num_rows if fitting == len(misses) else int(misses[fitting])
+        return (encoded, at[: fitting + 1]), until
+
+    def _let_wait(self, codes: Int64s, regions: Int64s, rows: Any, at: Int64s) -> None:
+        self._sketch.add(codes)
+        self._counted += len(codes)
+        if self._counted > self._sketch.bytes_held // 4:
+            self._sketch.halve()
+            self._counted = 0
+        self._room.push(codes, regions, rows, at)
+
+    def _begin_leaving(self, batch: pa.RecordBatch, at: Int64s, matches: Int64s) -> None:
+        known = np.flatnonzero(matches >= 0)
+        self._probed = batch
+        at, matches = at[known], matches[known]
+        if self.plan.stream_key.form.is_hashed:
+            hit = np.flatnonzero(matches)
+            met = self._are_met(batch.take(known[hit]), self._hot.rows, at[hit])
+            matches[hit[~met]], at[hit[~met]] = 0, -1
+        everyone = len(known) == batch.num_rows
+
+        def gather(rows: Int64s) -> pa.RecordBatch:
+            if everyone and len(rows) == batch.num_rows and bool((np.diff(rows) == 1).all()):
+                return batch
+            return batch.take(known[rows])
+
+        self._leaving = Leaving(
+            self.plan, self._layout, self._hot.rows, at, matches, gather,
+            stream_bytes=self._stream_bytes(batch), skip=self._given_of_first,
+        )  # fmt: skip
+        self._given_of_first = 0
+
+    def _are_met(self, stream_rows: pa.RecordBatch, rows: Any, at: Int64s) -> Bools:
+        """Where equal codes are equal keys."""
+        key = self.plan.stream_key
+        return key.is_met(stream_rows, self._layout.decode(rows, at, key.form.columns))
+
+    def _put_out_hits(self, leaving: Leaving, tally: StepTally) -> None:
+        limit = self.sizes.output_bytes - len(self._staging)
+        with tally.timed("assemble"):
+            finished = leaving.put_out(limit, tally)
+            self._output_bytes += leaving.output_bytes
+        matched = int((leaving.matches[finished] > 0).sum())
+        count_fates(self.plan, matched, finished.stop - finished.start - matched, "hot_hits", tally)
+        if leaving.is_over:
+            self._leaving = self._probed = None
+            self._arrivals.let_go()
+
+    def _stream_bytes(self, batch: pa.RecordBatch) -> int:
+        return max(1, -(-batch.nbytes // max(1, batch.num_rows)))
+
+    # Waiting rows meet the disk.
+
+    def _serve(self, tally: StepTally) -> None:
+        """Take the oldest read and let its rows leave, as far as output has room."""
+        self._read_ahead()
+        service = self._services[0]
+        if not service.has_read:
+            with tally.timed("read"):
+                start, matches = service.arrive(self._master)
+            self._read_ahead()
+            with tally.timed("match"):
+                self._meet(service, start, matches)
+        with tally.timed("stage"):
+            filled = np.zeros(2, dtype=np.int64)
+            staged = service.stage(
+                self._layout, self._staging, filled, copies=self._copies, stream_bytes=self._waiting_bytes
+            )
+        self._put_out_served(service, *staged, tally)
+        if service.is_piece_over and service.is_last_piece:
+            self._services.popleft()
+        elif service.is_piece_over:
+            service.begin(self._master)
+
+    @property
+    def _waiting_bytes(self) -> int:
+        return max(self.plan.stream_row_bytes, self._room.layout.least_row_bytes)
+
+    def _read_ahead(self) -> None:
+        """Keep a read under way for the regions that should be served next."""
+        while len(self._services) < 2 and len(regions := self._choose()):
+            self._begin_service(regions)
+
+    def _choose(self) -> Int64s:
+        """Regions with most rows, and as many that have waited longest, in the order in which they lie on disk."""
+        waiting = np.flatnonzero(self._room.count)
+        each = max(1, self.sizes.pages_per_step // self.sizes.region_pages // 2)
+        if len(waiting) > 2 * each:
+            densest = waiting[np.argpartition(-self._room.count[waiting], each)[:each]]
+            oldest = waiting[np.argpartition(self._room.since[waiting], each)[:each]]
+            waiting = np.union1d(densest, oldest)
+        pages = self._regions.first_page[waiting + 1] - self._regions.first_page[waiting]
+        fitting = max(1, int(np.searchsorted(np.cumsum(pages), self.sizes.pages_per_step, side="right")))
+        return waiting[:fitting]
+
+    def _begin_service(self, regions: Int64s) -> None:
+        rows = self._room.count[regions].astype(np.int64)
+        slots = self._room.pop(regions)
+        codes = self._room.codes(slots)
+        given = np.zeros(len(slots), dtype=np.int64)
+        if self._given:
+            given[:] = [self._given.pop(slot, 0) for slot in slots.tolist()]
+        runs = self._regions.runs_for(regions, rows, codes)
+        service = Service(slots, codes, runs, given, self.sizes.pages_per_step)
+        service.begin(self._master)
+        self._services.append(service)
+
+    def _meet(self, service: Service, start: Int64s, matches: Int64s) -> None:
+        """Confirm matches by their real keys, and keep the rows of codes that are met often."""
+        if not service.page:
+            service.meet(start, matches, multiplies=self._multiplies)
+            return
+        if self.plan.stream_key.form.is_hashed:
+            found = np.flatnonzero(matches)
+            stream_rows = self._room.decode(service.slots[found])
+            met = self._are_met(stream_rows, service.page.buffer, service.page.at[start[found]])
+            # A code whose key is another one in the store: nothing to keep, and nothing matches.
+            matches[found[~met]] = 0
+        if service.is_last_piece and not service.given.any() and not self._hot.is_full:
+            page = (service.page.buffer, service.page.at)
+            codes = service.codes
+            self._hot.admit(*page, start, matches, codes, self._sketch.estimate(codes))
+        service.meet(start, matches, multiplies=self._multiplies)
+
+    def _put_out_served(
+        self, service: Service, rows: Int64s, at: Int64s, matches: Int64s, tally: StepTally
+    ) -> None:
+        slots = service.slots[rows]
+
+        def gather(positions: Int64s) -> pa.RecordBatch:
+            return self._room.decode(slots[positions])
+
+        with tally.timed("assemble"):
+            leaving = Leaving(
+                self.plan, self._layout, self._staging, at, matches, gather, stream_bytes=self._waiting_bytes
+            )
+            while not leaving.is_over:
+                leaving.put_out(self.sizes.output_bytes, tally)
+                self._output_bytes += leaving.output_bytes
+        with tally.timed("settle"):
+            self._settle(service, tally)
+
+    def _settle(self, service: Service, tally: StepTally) -> None:
+        done = service.is_settled
+        matched = int((service.given[done] > 0).sum())
+        count_fates(self.plan, matched, int(done.sum()) - matched, "disk_matches", tally)
+        self._room.release(service.slots[done])
+        service.forget(~done)
+
+    # What waits, for a snapshot.
+
+    def snapshot(self) -> bytes:
+        """What arrived, waits or is on its way out. Hot rows are left out: they only make the join faster."""
+        slots = [self._room.waiting_slots(), *(service.slots for service in self._services)]
+        given = [
+            np.array([self._given.get(slot, 0) for slot in slots[0].tolist()], dtype=np.int64),
+            *(service.given for service in self._services),
+        ]
+        waiting = self._room.decode(np.concatenate(slots))
+        facts: dict[str, Any] = {
+            "join": self.name,
+            "setting": self._setting(),
+            "rows_in": self._rows_in,
+            "given_of_first": self._given_of_first,
+        }
+        parts = {"arrivals": one_batch(self._arrivals.batches(), self.plan.stream_schema)}
+        if self._leaving is not None:
+            parts["leaving"] = self._leaving.stream_rows()
+            facts["given_of_first"] = self._leaving.next_match
+        parts["waiting"] = waiting
+        parts["given"] = pa.RecordBatch.from_arrays([pa.array(np.concatenate(given))], ["given"])
+        return pack(facts, parts)
+
+    def restore(self, snapshot: bytes) -> None:
+        facts, parts = unpack(snapshot)
+        if facts["join"] != self.name or facts["setting"] != self._setting():
+            raise StoreError(
+                f"the snapshot is of a {facts['join']} join on {facts['setting']}, this one is on {self._setting()}",
+                code="snapshot_of_other_join",
+                next_move="restore into a join with the same master version, columns and kind",
+            )
+        self._clear()
+        for name in ("leaving", "arrivals"):
+            if name in parts and parts[name].num_rows:
+                self._arrivals.add(parts[name])
+        self._rows_in, self._given_of_first = facts["rows_in"], facts["given_of_first"]
+        waiting = parts["waiting"]
+        if waiting.num_rows:
+            codes, _ = stream_keys(waiting, self.plan.stream_key)
+            before = np.arange(waiting.num_rows)  # slots are handed out in order
+            self._room.push(codes, self._regions.of(codes), *self._room.layout.encode(waiting))
+            given = parts["given"].column(0).to_numpy()
+            self._given = {int(slot): int(given[slot]) for slot in before[given > 0]}
+
+    def _setting(self) -> str:
+        return f"{self._master.identity} {self.plan.how} {self.plan.stream_key} {self.plan.output_schema}"
+
+    def _return_freed_memory(self, used_bytes: int) -> None:
+        """Let Arrow's allocator give back what it keeps."""
+        self._used_since_return += used_bytes
+        if self._used_since_return > self.sizes.total_bytes:
+            self._used_since_return = 0
+            pa.default_memory_pool().release_unused()
+
+    def _held_bytes(self, tally: StepTally) -> dict[str, int]:
+        in_flight = sum(self._master.run_buffer_bytes(*service.runs) for service in self._services)
+        return {
+            "arrivals": self._arrivals.bytes_held,
+            "hot_rows": self._hot.bytes_held,
+            "sketch": self._sketch.bytes_held,
+            "waiting": self._room.bytes_held,
+            "disk_buffer": in_flight,
+            "index": self._master.index_bytes + self._regions.bytes_held + len(self._regions) * REGION_BYTES,
+            "output": self._output_bytes + len(self._staging),
+        }
+
+
+__all__ = ["TideJoin"]
