@@ -71,6 +71,14 @@ def test_equal_keys_keep_their_order_and_are_counted(tmp_path: Path):
     assert (master.manifest.distinct_keys, master.manifest.most_rows_of_a_key) == (2, 3)
 
 
+def test_rows_of_a_key_are_found_wherever_a_page_or_a_piece_of_the_sort_ends(tmp_path: Path):
+    """20 kB sort in pieces of some 50 rows, so keys of 40 rows begin in one piece and end in the next."""
+    table = pa.table({"id": np.arange(4000) // 40, "pad": ["x" * 20] * 4000})
+    master = MasterData.build(table, key="id", path=tmp_path, page_bytes=4096, memory="20 kB")
+    # One by one: a lookup of all keys reads all pages and finds what the index hides.
+    assert [master.lookup(np.array([key]))[1].num_rows for key in range(100)] == [40] * 100
+
+
 def test_dictionary_and_view_columns_become_plain(tmp_path: Path):
     colours = pa.array(["red", "blue", "red"]).dictionary_encode()
     table = pa.table({"id": [1, 2, 3], "c": colours, "v": pa.array(["a", "b", "c"], pa.string_view())})
