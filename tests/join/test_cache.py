@@ -75,7 +75,7 @@ def test_hot_rows_follow_a_stream_whose_taste_changes(master: MasterData):
 
 def test_one_read_serves_all_rows_that_wait_for_its_page(master: MasterData):
     join = join_on(master, 3_000_000)
-    page_of_first_keys = master.page_rows(0)
+    page_of_first_keys = master.read_page(0).num_rows
     counts = totals(drive(join, [batch(list(range(page_of_first_keys)) * 3)]))
     assert counts["pages_read"] == 1
     assert counts["disk_matches"] == 3 * page_of_first_keys

@@ -23,7 +23,7 @@ def hybrid(master: MasterData, memory_bytes: int) -> HybridJoin:
 def test_one_partition_serves_all_rows_that_wait_for_it(master: MasterData):
     join = hybrid(master, 2_000_000)
     pages = join.sizes.pages_per_step
-    keys = list(range(sum(master.page_rows(page) for page in range(pages))))
+    keys = list(range(sum(master.read_page(page).num_rows for page in range(pages))))
     counts = totals(drive(join, [batch(keys)]))
     assert (counts["disk_matches"], counts["pages_read"]) == (len(keys), pages)
 

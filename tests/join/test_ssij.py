@@ -32,7 +32,7 @@ def test_popular_pages_are_cached(master: MasterData):
 
 def test_a_cached_page_also_answers_rows_that_match_nothing(tmp_path_factory: pytest.TempPathFactory):
     even = build(tmp_path_factory.mktemp("even"), range(0, 4000, 2))
-    join = ssij(even, 600_000)
+    join = ssij(even, 800_000)
     for _ in range(20):
         list(drive(join, [batch([2, 4, 6] * 200)]))
     counts = totals(drive(join, [batch([3, 5, 2])]))

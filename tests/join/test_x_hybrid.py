@@ -22,7 +22,7 @@ def x_hybrid(master: MasterData, memory_bytes: int = 500_000) -> XHybridJoin:
 
 def test_rows_of_the_first_pages_are_read_once(master: MasterData):
     join = x_hybrid(master)
-    keys = list(range(master.page_rows(0)))
+    keys = list(range(master.read_page(0).num_rows))
     counts = totals(drive(join, [batch(keys)] * 5))
     assert counts["hot_hits"] == 5 * len(keys)
     assert counts["pages_read"] == join.sizes.pages_per_step

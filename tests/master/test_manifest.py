@@ -11,7 +11,14 @@ from tidemill.core.errors import StoreError
 from tidemill.master import MasterData
 from tidemill.master.index import PageIndex
 from tidemill.master.keys import KeyForm
-from tidemill.master.layout import FORMAT_VERSION, Manifest, schema_as_text, switch_current, version_folder
+from tidemill.master.layout import (
+    FORMAT_VERSION,
+    Manifest,
+    PageFile,
+    schema_as_text,
+    switch_current,
+    version_folder,
+)
 
 PAGES = 400_000
 
@@ -49,8 +56,14 @@ def huge_store(path: Path) -> Path:
     folder = version_folder(path, 1)
     folder.mkdir(parents=True)
     pages = np.arange(PAGES)
-    length, crc = np.full(PAGES, 16_000), np.full(PAGES, 7)
-    index = PageIndex(pages * 250, pages * 250 + 249, pages * 16_384, length, np.full(PAGES, 250), crc)
+    index = PageIndex.of(
+        pages * 250,
+        offset=pages * 4,
+        file=np.zeros(PAGES),
+        blocks=np.full(PAGES, 4),
+        continues=np.zeros(PAGES, dtype=np.bool_),
+        last_code=PAGES * 250 - 1,
+    )
     index_bytes, index_crc = index.write(folder)
     with (folder / "pages.bin").open("wb") as file:
         file.truncate(PAGES * 16_384)
@@ -69,9 +82,10 @@ def huge_store(path: Path) -> Path:
         row_bytes=64,
         page_bytes=16_384,
         pages=PAGES,
-        longest_page_bytes=16_000,
-        pages_file_bytes=PAGES * 16_384,
-        pages_file_crc=0,
+        last_code=PAGES * 250 - 1,
+        longest_page_bytes=16_384,
+        most_rows_of_a_page=250,
+        files=[PageFile("versions/000001/pages.bin", PAGES * 16_384, crc=0, salt=7)],
         index_file_bytes=index_bytes,
         index_file_crc=index_crc,
     ).write(folder)

@@ -12,7 +12,6 @@ from tidemill.join.parts.page_matches import ranges_in_pages
 from tidemill.join.parts.paged_join import PagedJoin
 from tidemill.join.parts.tally import StepTally
 from tidemill.master import MasterData
-from tidemill.master.batches import one_batch
 
 _MOST_DISK_BUFFER_BYTES = 2**20  # 64 rows a step: their reads are not shared, more would add nothing
 
@@ -94,10 +93,9 @@ class InlJoin(PagedJoin[InlSizes]):
         keys, first_page, page_count = keys[:fitting], first_page[:fitting], page_count[:fitting]
         end = np.cumsum(page_count)
         pages = np.repeat(first_page - (end - page_count), page_count) + np.arange(int(end[-1]))
-        master_rows = self._read(pages, tally) if len(pages) else one_batch([], self._master.schema)
+        master_rows = self._read(pages, tally)
         with tally.timed("match"):
-            rows_before = np.cumsum([0, *(self._master.page_rows(page) for page in pages)])
-            begin, until = rows_before[end - page_count], rows_before[end]
+            begin, until = self._page_start[end - page_count], self._page_start[end]
             start, matches = ranges_in_pages(self._stored_codes(master_rows), begin, until, keys)
         payload = master_rows.select(self._columns)
         self._emit(batch, np.arange(fitting), payload, start, matches, "disk")

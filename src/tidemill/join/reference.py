@@ -23,7 +23,7 @@ class ReferenceJoin(SemiStreamJoin):
         self.plan = plan
         self._master = master
         budget.reserve("master", master.rows * master.row_bytes)
-        self._master_rows = one_batch(master.read_pages(range(master.pages)), master.schema).to_pylist()
+        self._master_rows = master.read_batch(range(master.pages)).to_pylist()
         self._arrived: list[pa.RecordBatch] = []
         self._rows_in = 0
 

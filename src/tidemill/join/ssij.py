@@ -180,8 +180,7 @@ class SsijJoin(WaitingJoin[SsijSizes]):
         """Count for each page the rows that it served alone, and keep pages that served many."""
         page, page_count = self._master.locate(keys)
         served = np.searchsorted(pages, page[page_count == 1])
-        page_rows = np.array([self._master.page_rows(number) for number in pages], dtype=np.int64)
-        begin = np.cumsum(page_rows) - page_rows
+        begin, page_rows = self._page_start[:-1], np.diff(self._page_start)
         self._hot.meet(
             pages[served], master_rows.select(self._cached_columns), begin[served], page_rows[served]
         )

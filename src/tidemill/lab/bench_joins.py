@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from tidemill.core.errors import InternalError, unknown_choice
 from tidemill.join.catalog import JOINS
@@ -132,8 +131,7 @@ class _Sampler:
 def seconds_to_assemble(data: JoinData, zipf: float, seed: int, rows: int = 300_000) -> float:
     """Seconds a row to put the output together when every master row is in memory already."""
     store = open_store(data)
-    pages = store.read_pages(np.arange(min(store.pages, 10_000)))
-    master = pa.Table.from_batches(pages).combine_chunks().to_batches()[0].select(MASTER_NAMES)
+    master = store.read_batch(np.arange(min(store.pages, 10_000))).select(MASTER_NAMES)
     seconds = 0.0
     for batch in stream_batches(master.num_rows, zipf, rows, seed):
         keys = batch.column("key").to_numpy()

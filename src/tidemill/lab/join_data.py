@@ -105,7 +105,7 @@ class JoinData:
             self.master_reader(),
             key="key",
             path=path,
-            progress=lambda done, total: progress(f"building {path.name}", done / max(1, total)),
+            progress=lambda done, _: progress(f"building {path.name}", done / self.rows),
         )
 
     def _build_sqlite(self, path: Path, progress: Progress) -> None:

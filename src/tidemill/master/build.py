@@ -1,17 +1,14 @@
 """Write a new version of a master store: code the keys, sort, cut into pages, index, seal, switch."""
 
-import fcntl
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from tidemill.core.errors import InternalError, SpecError, StoreError
-from tidemill.core.files import sync_folder
+from tidemill.core.errors import InternalError, SpecError
 from tidemill.master.groups import CodeCollisionError, KeyCounts, whole_groups
 from tidemill.master.key_pages import SCHEMA as KEY_PAGES
 from tidemill.master.key_pages import write_key_pages
@@ -21,12 +18,11 @@ from tidemill.master.layout import (
     PAGES_FILE,
     Manifest,
     schema_as_text,
-    switch_current,
-    version_folder,
-    versions_on_disk,
 )
+from tidemill.master.new_version import NewVersion, new_version
 from tidemill.master.order import RANK_COLUMN, OrderBy, rank_groups, ranked
 from tidemill.master.page_writer import PageWriter
+from tidemill.master.rows import RowLayout
 from tidemill.master.sort import ExternalSort
 from tidemill.master.source import Source, SourceRows, open_source
 
@@ -53,35 +49,26 @@ class BuildOptions:
                 page_bytes=self.page_bytes,
             )
 
-    def say(self, rows_done: int, rows_in_all: int) -> None:
+    @property
+    def passes(self) -> int:
+        """How often every row is handled: read, ordered by rank, written."""
+        return 2 if self.order_by is None else 3
+
+    def say(self, passes_done: int, rows: int, rows_in_all: int) -> None:
         if self.progress is not None:
-            self.progress(rows_done, rows_in_all)
+            self.progress((passes_done * rows_in_all + rows) // self.passes, rows_in_all)
 
 
 def build_version(source: Source, *, key: Sequence[str], path: Path, options: BuildOptions) -> int:
     """The number of the version that readers now find as current."""
     rows = open_source(source, key)
-    (path / "versions").mkdir(parents=True, exist_ok=True)
-    with _only_builder(path):
-        version = max(versions_on_disk(path), default=0) + 1
-        aside = path / "versions" / f".building-{version:06d}"
-        # The lock is ours, so whatever lies aside was left by a build that died.
-        for left_over in (path / "versions").glob(".building-*"):
-            shutil.rmtree(left_over)
-        aside.mkdir()
-        try:
-            _write_version(rows, aside, options)
-        except BaseException:
-            shutil.rmtree(aside)
-            raise
-        aside.rename(version_folder(path, version))
-        sync_folder(path / "versions")
-        switch_current(path, version)
-        return version
+    with new_version(path) as version:
+        _write_version(rows, version, options)
+    return version.number
 
 
-def _write_version(rows: SourceRows, aside: Path, options: BuildOptions) -> None:
-    runs = aside / "runs"
+def _write_version(rows: SourceRows, version: NewVersion, options: BuildOptions) -> None:
+    runs = version.folder / "runs"
     runs.mkdir()
     batches, work_schema = rows.batches, rows.schema
     if options.order_by is not None:
@@ -93,8 +80,9 @@ def _write_version(rows: SourceRows, aside: Path, options: BuildOptions) -> None
         sort = ExternalSort(runs / str(seed), coded, form.code_column, options.memory_bytes)
         for batch in batches:
             sort.add(_coded(batch, form, coded))
+            options.say(0, sort.rows, rows.rows_in_all or sort.rows)
         try:
-            _write_files(sort, form, form.told_by(rows.schema), aside, options)
+            _write_files(sort, form, form.told_by(rows.schema), version, options)
         except CodeCollisionError:
             batches = sort.unordered()
         else:
@@ -116,13 +104,14 @@ def _coded(batch: pa.RecordBatch, form: KeyForm, schema: pa.Schema) -> pa.Record
 
 
 def _write_files(
-    sort: ExternalSort, form: KeyForm, schema: pa.Schema, aside: Path, options: BuildOptions
+    sort: ExternalSort, form: KeyForm, schema: pa.Schema, version: NewVersion, options: BuildOptions
 ) -> None:
+    aside = version.folder
     counts = KeyCounts(form)
     write = _in_key_order if options.order_by is None else _in_given_order
-    writer = PageWriter(
-        aside / PAGES_FILE, schema, form, options.page_bytes, keeps_groups=options.order_by is not None
-    )
+    layout = RowLayout.of(schema, first=form.code_column)
+    keeps_groups = options.order_by is not None
+    writer = PageWriter(aside / PAGES_FILE, layout, options.page_bytes, keeps_groups=keeps_groups)
     with writer:
         keys_bytes, blocks_bytes, blocks_crc = write(sort, writer, counts, form, aside, options)
     index = writer.index()
@@ -137,12 +126,13 @@ def _write_files(
         rows=counts.rows,
         distinct_keys=counts.distinct_keys,
         most_rows_of_a_key=counts.most_rows_of_a_key,
+        last_code=index.last_code,
         row_bytes=-(-counts.row_bytes // max(counts.rows, 1)),
         page_bytes=options.page_bytes,
-        pages=len(index.offset),
-        longest_page_bytes=int(index.length.max(initial=0)),
-        pages_file_bytes=writer.file_bytes,
-        pages_file_crc=writer.file_crc,
+        pages=index.pages,
+        longest_page_bytes=int(index.blocks.max(initial=0)) * PAGE_ALIGNMENT_BYTES,
+        most_rows_of_a_page=writer.most_rows_of_a_page,
+        files=[writer.finished(version.pages_name)],
         index_file_bytes=index_bytes,
         index_file_crc=index_crc,
         keys_file_bytes=keys_bytes,
@@ -161,7 +151,7 @@ def _in_key_order(
     for batch in sort.in_order():
         counts.add(batch)
         writer.add(batch)
-        options.say(counts.rows, sort.rows)
+        options.say(1, counts.rows, sort.rows)
     return 0, 0, 0
 
 
@@ -180,33 +170,17 @@ def _in_given_order(
     for batch in whole_groups(sort.in_order(), form):
         counts.add(batch.drop_columns([RANK_COLUMN]))
         by_rank.add(rank_groups(batch, form))
+        options.say(1, counts.rows, sort.rows)
     keys = ExternalSort(aside / "runs" / f"keys{form.seed}", KEY_PAGES, "code", options.memory_bytes)
     rows = 0
     for batch in whole_groups(by_rank.in_order(), form):
-        page = writer.pages
-        for number, codes in enumerate(writer.add(batch), page):
-            distinct = codes[np.append(True, codes[1:] != codes[:-1])]
-            pages = pa.array(np.full(len(distinct), number, dtype=np.int32))
-            keys.add(pa.RecordBatch.from_arrays([pa.array(distinct), pages], schema=KEY_PAGES))
+        codes, pages = writer.add(batch)
+        first_of_key = np.append(True, codes[1:] != codes[:-1])
+        places = pa.array(pages[first_of_key].astype(np.int32))
+        keys.add(pa.RecordBatch.from_arrays([pa.array(codes[first_of_key]), places], schema=KEY_PAGES))
         rows += batch.num_rows
-        options.say(rows, sort.rows)
+        options.say(2, rows, sort.rows)
     return write_key_pages(aside, keys)
-
-
-@contextmanager
-def _only_builder(path: Path) -> Iterator[None]:
-    with (path / ".build.lock").open("wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StoreError(
-                f"another build of {path} is running",
-                code="build_running",
-                next_move="wait for it, then build again",
-                retryable=True,
-                path=str(path),
-            ) from error
-        yield
 
 
 __all__ = ["BuildOptions", "Progress", "build_version"]

@@ -2,12 +2,13 @@
 
 ```
 path/CURRENT                      which version a reader opens; replaced last
-path/versions/000001/pages.bin    Arrow record-batch messages, each starting at a multiple of 4 KiB
-path/versions/000001/index.arrow  one row a page: first and last code, offset, length, rows, CRC-32C
+path/versions/000001/pages.bin    pages of rows (`page_kernels.py`), each starting at a multiple of 4 KiB
+path/versions/000001/index.arrow  one entry a page: first code, file, offset, blocks, whether a code continues
 path/versions/000001/keys.bin     only for pages in a given order: each code and its page, sorted by code
 path/versions/000001/blocks.arrow only beside keys.bin: first code and CRC-32C of each of its blocks
 path/versions/000001/manifest.json  sealed: format, schema, counts, sizes and checksums of the files
 ```
+A version may refer to pages files of versions before it.
 """
 
 import base64
@@ -16,12 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import google_crc32c
 import pyarrow as pa
 
 from tidemill.core.errors import StoreError
 from tidemill.core.files import read_sealed, write_sealed
 
-FORMAT_VERSION = 2  # 2: keys of every type, pages in a given order
+FORMAT_VERSION = 3  # 3: row-wise pages, several pages files; 2: keys of every type, pages in a given order
 PAGE_ALIGNMENT_BYTES = 4096  # direct I/O asks for offsets and lengths in whole device blocks
 RUN_BYTES = 256 * 1024  # neighbouring pages are read together up to here: the knee of the measured curve
 
@@ -33,6 +35,18 @@ MANIFEST_FILE = "manifest.json"
 
 
 PageOrder = Literal["key", "given"]
+
+
+@dataclass(frozen=True)
+class PageFile:
+    """A file of pages as it was when it was complete; never changed afterwards."""
+
+    name: str
+    """Relative to the folder of the store."""
+    bytes: int
+    crc: int
+    salt: int
+    """From which the checksums of its pages start, so that pages of another file are found out."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +62,13 @@ class Manifest:
     rows: int
     distinct_keys: int
     most_rows_of_a_key: int
+    last_code: int
     row_bytes: int
     page_bytes: int
     pages: int
     longest_page_bytes: int
-    pages_file_bytes: int
-    pages_file_crc: int
+    most_rows_of_a_page: int
+    files: list[PageFile]
     index_file_bytes: int
     index_file_crc: int
     keys_file_bytes: int = 0
@@ -66,6 +81,12 @@ class Manifest:
         return self.rows / max(1, self.distinct_keys)
 
     @property
+    def files_digest(self) -> int:
+        """Names the content of all pages files."""
+        facts = [(file.name, file.bytes, file.crc, file.salt) for file in self.files]
+        return int(google_crc32c.value(repr(facts).encode()))
+
+    @property
     def schema(self) -> pa.Schema:
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema_base64)))
 
@@ -76,7 +97,8 @@ class Manifest:
     def read(cls, folder: Path) -> "Manifest":
         record = read_sealed(folder / MANIFEST_FILE)
         refuse_other_format(record, folder / MANIFEST_FILE)
-        return cls(**record)
+        files = [PageFile(**file) for file in record.pop("files")]
+        return cls(**record, files=files)
 
 
 def schema_as_text(schema: pa.Schema) -> str:
@@ -135,6 +157,7 @@ __all__ = [
     "PAGE_ALIGNMENT_BYTES",
     "RUN_BYTES",
     "Manifest",
+    "PageFile",
     "PageOrder",
     "current_version",
     "refuse_other_format",

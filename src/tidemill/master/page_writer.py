@@ -1,17 +1,24 @@
-"""Sorted rows become pages: cut to size, checksummed, aligned, and listed in the index."""
+"""Sorted rows become pages: cut to size, sealed, aligned, and listed in the index."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.master.groups import codes_of
+from tidemill.core.errors import SpecError
+from tidemill.core.units import format_bytes
+from tidemill.master.hashing import Int64s
 from tidemill.master.index import PageIndex
-from tidemill.master.keys import Int64s, KeyForm
-from tidemill.master.layout import PAGE_ALIGNMENT_BYTES
+from tidemill.master.layout import PAGE_ALIGNMENT_BYTES, PageFile
+from tidemill.master.page_kernels import BLOCK_WORDS, cut_pages, fill_pages, page_sizes
+from tidemill.master.rows import RowLayout
+
+UInt8s = npt.NDArray[np.uint8]
+_MOST_PAGE_BYTES = 2**32 - 8
 
 
 class PageWriter:
@@ -19,27 +26,27 @@ class PageWriter:
 
     Args:
         file: Replaced.
-        schema: Of the pages; batches may have more columns, which are left out.
-        form: Names the code column.
+        layout: Of the rows, with the code first; batches may have more columns, which are left out.
         page_bytes: Largest stored page; a row, or a group, larger than that gets a page of its own.
         keeps_groups: Rows of one code, side by side in a batch, stay in one page, sorted by code there.
+        number: Of the file in the manifest's list.
     """
 
     def __init__(
-        self, file: Path, schema: pa.Schema, form: KeyForm, page_bytes: int, *, keeps_groups: bool
+        self, file: Path, layout: RowLayout, page_bytes: int, *, keeps_groups: bool = False, number: int = 0
     ) -> None:
-        self.file_bytes = 0
-        self.file_crc = 0
+        self.pages = 0
+        self.most_rows_of_a_page = 0
+        self._bytes = 0
+        self._crc = 0
+        self._salt = int.from_bytes(os.urandom(8), "little")
         self._file = file.open("wb")
-        self._columns = schema.names
-        self._form = form
+        self._layout = layout
         self._page_bytes = page_bytes
         self._keeps_groups = keeps_groups
-        self._entries: list[tuple[int, ...]] = []
-
-    @property
-    def pages(self) -> int:
-        return len(self._entries)
+        self._number = number
+        self._last_code: int | None = None
+        self._entries: list[tuple[npt.NDArray[Any], ...]] = []
 
     def __enter__(self) -> "PageWriter":
         return self
@@ -49,66 +56,75 @@ class PageWriter:
         os.fsync(self._file.fileno())
         self._file.close()
 
-    def add(self, batch: pa.RecordBatch) -> list[Int64s]:
-        """Write the rows; the codes of each page that this made."""
-        batch = batch.select(self._columns)
-        codes = codes_of(batch, self._form)
-        written: list[Int64s] = []
-        ends = (
-            np.append(np.flatnonzero(codes[1:] != codes[:-1]) + 1, len(codes)) if self._keeps_groups else None
-        )
-        for page in _cut(batch, self._page_bytes, ends):
-            ordered = (
-                page.take(np.argsort(codes_of(page, self._form), kind="stable"))
-                if self._keeps_groups
-                else page
-            )
-            self._write(ordered)
-            written.append(codes_of(ordered, self._form))
-        return written
+    def add(self, batch: pa.RecordBatch) -> tuple[Int64s, Int64s]:
+        """Write the rows; the code of each as it was written, and its page."""
+        rows, at = self._layout.encode(batch.select(self._layout.schema.names))
+        return self.add_rows(rows, at[:-1], at[1:])
+
+    def add_rows(self, rows: UInt8s, at: Int64s, end: Int64s) -> tuple[Int64s, Int64s]:
+        """Like `add`, of rows that lie encoded from `at` to `end`, in order of code or in groups."""
+        if not len(at):
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        words = rows[: int(end.max())].view(np.uint64)
+        codes = words.view(np.int64)[at >> 3]
+        first = self._cut(codes, end - at)
+        page = np.repeat(np.arange(len(first) - 1), np.diff(first))
+        if self._keeps_groups:
+            order = np.lexsort((codes, page))
+            at, end, codes = at[order], end[order], codes[order]
+        self._write(words, np.ascontiguousarray(at), np.ascontiguousarray(end), codes, first)
+        written = self.pages
+        self.pages += len(first) - 1
+        return codes, page + written
 
     def index(self) -> PageIndex:
-        columns = np.array(self._entries, dtype=np.int64).reshape(-1, 6).T
-        return PageIndex(*(np.ascontiguousarray(column) for column in columns))
-
-    def _write(self, page: pa.RecordBatch) -> None:
-        message = page.serialize()
-        stored = message.to_pybytes() + bytes(-message.size % PAGE_ALIGNMENT_BYTES)
-        codes = codes_of(page, self._form)
-        crc = int(google_crc32c.value(message))
-        self._entries.append(
-            (int(codes[0]), int(codes[-1]), self.file_bytes, message.size, page.num_rows, crc)
+        empty = tuple(np.empty(0, dtype=kind) for kind in (np.int64, np.int64, np.int64, np.bool_))
+        first, offset, blocks, continues = (
+            np.concatenate(parts) for parts in zip(empty, *self._entries, strict=True)
         )
+        file = np.full(len(first), self._number)
+        return PageIndex.of(first, offset, file, blocks, continues, self._last_code or 0)
+
+    def finished(self, name: str) -> PageFile:
+        """What the manifest says of the file under its final name, once the context was left."""
+        return PageFile(name, self._bytes, self._crc, self._salt)
+
+    def _cut(self, codes: Int64s, sizes: Int64s) -> Int64s:
+        """First row of each page, and the number of rows."""
+        may_end = np.ones(len(codes), dtype=np.bool_)
+        if self._keeps_groups:
+            may_end[:-1] = codes[1:] != codes[:-1]
+        first = np.empty(len(codes) + 1, dtype=np.int64)
+        pages = cut_pages(np.ascontiguousarray(sizes), may_end, self._page_bytes, first)
+        first[pages] = len(codes)
+        return first[: pages + 1]
+
+    def _write(
+        self, words: npt.NDArray[np.uint64], at: Int64s, end: Int64s, codes: Int64s, first: Int64s
+    ) -> None:
+        sizes = page_sizes(np.add.reduceat(end - at, first[:-1]), np.diff(first))
+        if int(sizes.max()) > _MOST_PAGE_BYTES:
+            raise SpecError(
+                f"rows that must share a page take {format_bytes(int(sizes.max()))}",
+                code="page_too_large",
+                next_move=f"keep values of a row, and rows of a key in a given order, below {format_bytes(_MOST_PAGE_BYTES)}",
+            )
+        blocks = -(-sizes // PAGE_ALIGNMENT_BYTES)
+        end_block = np.cumsum(blocks)
+        offset = end_block - blocks
+        first_block = self._bytes // PAGE_ALIGNMENT_BYTES
+        pages = np.zeros(int(end_block[-1]) * BLOCK_WORDS, dtype=np.uint64)
+        fill_pages(words, at, end, first, offset * BLOCK_WORDS, self._salt, first_block, pages)
+        stored = pa.py_buffer(pages.data)
         self._file.write(stored)
-        self.file_crc = google_crc32c.extend(self.file_crc, stored)
-        self.file_bytes += len(stored)
-
-
-def _cut(batch: pa.RecordBatch, page_bytes: int, ends: Int64s | None) -> Iterator[pa.RecordBatch]:
-    """Slices whose stored size is at most `page_bytes`, or the least allowed; the last size guesses the next."""
-    at, guess = 0, 64
-    while at < batch.num_rows:
-        rows = _allowed(at, guess, ends)
-        page = batch.slice(at, rows)
-        stored_bytes = pa.ipc.get_record_batch_size(page)
-        while stored_bytes > page_bytes:
-            fewer = _allowed(at, max(1, int(page.num_rows * page_bytes / stored_bytes * 0.99)), ends)
-            if fewer >= page.num_rows:
-                break
-            page = page.slice(0, fewer)
-            stored_bytes = pa.ipc.get_record_batch_size(page)
-        yield page
-        at += page.num_rows
-        guess = max(1, int(page.num_rows * page_bytes / stored_bytes))
-
-
-def _allowed(at: int, rows: int, ends: Int64s | None) -> int:
-    """The largest number of rows up to `rows` that ends with a group; the whole first group when that is longer."""
-    if ends is None:
-        return rows
-    first = int(np.searchsorted(ends, at, side="right"))
-    last = int(np.searchsorted(ends, at + rows, side="right")) - 1
-    return int(ends[max(first, last)]) - at
+        self._crc = google_crc32c.extend(self._crc, stored)
+        self._bytes += stored.size
+        first_codes, last_codes = codes[first[:-1]], codes[first[1:] - 1]
+        continues = first_codes == np.roll(last_codes, 1)
+        continues[0] = self._last_code == int(first_codes[0])
+        self._last_code = int(last_codes[-1])
+        self.most_rows_of_a_page = max(self.most_rows_of_a_page, int(np.diff(first).max()))
+        self._entries.append((first_codes, offset + first_block, blocks, continues))
 
 
 __all__ = ["PageWriter"]

@@ -1,46 +1,71 @@
 """Pages from disk: neighbours with one read, several reads in flight, nothing believed before its checksum fits."""
 
-import errno
-import os
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import NamedTuple
 
-import google_crc32c
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.core.errors import SpecError, StoreError
-from tidemill.master.index import Int64s, PageIndex
-from tidemill.master.layout import PAGE_ALIGNMENT_BYTES, RUN_BYTES
+from tidemill.master.hashing import Bools, Int64s
+from tidemill.master.index import PageIndex
+from tidemill.master.layout import PAGE_ALIGNMENT_BYTES, RUN_BYTES, Manifest
+from tidemill.master.page_files import PageFiles
+from tidemill.master.page_kernels import BLOCK_WORDS, open_pages
+
+UInt8s = npt.NDArray[np.uint8]
+Pages = Int64s | slice
+"""Numbers of pages; as a slice for neighbours, which is found faster."""
+WORK_BYTES_PER_ROW = 8 + 8
+_RUN_BLOCKS = RUN_BYTES // PAGE_ALIGNMENT_BYTES
 
 
-class _Place(NamedTuple):
-    page: int
-    offset: int
-    length: int
-    crc: int
+@dataclass(frozen=True)
+class PageRows:
+    """Rows of some pages, verified, as they lie on disk; `RowLayout.decode` makes columns of them."""
+
+    buffer: UInt8s
+    """Starts at a multiple of eight bytes; cannot be written."""
+    codes: Int64s
+    at: Int64s
+    """Where each row begins in the buffer."""
+    page_start: Int64s
+    """Number of the first row of each page, and of all rows."""
 
 
-_Run = list[_Place]
+class Reading:
+    """Rows on their way: read in a thread, or when they are asked for."""
+
+    def __init__(self, reader: "PageReader", pages: "Pages", future: "Future[PageRows] | None") -> None:
+        self._reader = reader
+        self._pages = pages
+        self._future = future
+
+    def result(self) -> PageRows:
+        """The rows; waits for them, and raises what reading them raised. To be asked once."""
+        started = time.perf_counter()
+        rows = self._future.result() if self._future else self._reader.fetch(self._pages)
+        self._reader.count(rows, time.perf_counter() - started)
+        return rows
 
 
 class PageReader:
-    """Reads pages of one file and counts what that took.
+    """Reads pages of one version and counts what that took.
 
-    A run of neighbouring pages comes with one read into one buffer, which lives as long as a batch
-    that points into it. With `reads_in_flight` above 1 that many runs are read by threads while the
-    caller works on the one before: `os.preadv` lets go of the interpreter. `direct` asks the kernel to
-    keep out its page cache; buffers are then aligned to device blocks, 4 KiB more for each run.
+    Pages that are neighbours on disk come with one read. With `reads_in_flight` above 1 that many
+    reads are done by threads while the caller works: reading and verifying let go of the interpreter.
+    `direct` asks the kernel to keep out its page cache; buffers are then aligned to device blocks, for 4 KiB more each.
     """
 
     def __init__(
-        self, file: Path, index: PageIndex, schema: pa.Schema, *, direct: bool, reads_in_flight: int
+        self, store: Path, manifest: Manifest, index: PageIndex, *, direct: bool, reads_in_flight: int
     ) -> None:
         if reads_in_flight < 1:
             raise SpecError(
@@ -54,147 +79,148 @@ class PageReader:
         """Seconds that callers waited: reads that overlap with their work cost nothing here."""
         self.direct = direct
         self.reads_in_flight = reads_in_flight
-        self.file = file
         self._index = index
-        self._schema = schema
-        self._slack_bytes = PAGE_ALIGNMENT_BYTES if direct else 0
-        self._handle = _opened(file, direct=direct)
+        self._most_rows_of_a_page = manifest.most_rows_of_a_page
+        everything = slice(0, index.pages)
+        self._is_in_order = not self._is_apart(everything, self._begins(everything)).any()
+        self._files = PageFiles(store, manifest.files, direct=direct)
         self._pool = ThreadPoolExecutor(reads_in_flight, "page-reads") if reads_in_flight > 1 else None
-        # On the reader itself: a read under way keeps it alive, so its handle is not closed under that read.
-        self._release = weakref.finalize(self, _release, self._pool, self._handle)
+        if self._pool is not None:
+            # May run inside a garbage collection, in any thread and at any line: it must not wait for a thread.
+            weakref.finalize(self, self._pool.shutdown, wait=False)
 
     def close(self) -> None:
-        """Let reads that are under way end, then give threads and file back; idempotent."""
+        """Let reads that are under way end, then give threads and files back; idempotent."""
         if self._pool is not None:
             self._pool.shutdown()
-        self._release()
-        self._handle = -1  # the number may soon be another file's
+        self._files.close()
 
-    @property
-    def size_bytes(self) -> int:
-        return os.fstat(self._handle).st_size
+    def begin(self, pages: Pages) -> Reading:
+        """The pages' rows, on their way into one buffer."""
+        return Reading(self, pages, self._pool.submit(self.fetch, pages) if self._pool else None)
 
-    def pages(self, wanted: Int64s) -> Iterator[pa.RecordBatch]:
-        """The pages in the order asked for; at most `reads_in_flight` runs are read ahead."""
-        outside = wanted[(wanted < 0) | (wanted >= len(self._index.offset))]
-        if len(outside):
-            raise self.corrupt(
-                int(outside[0]), f"is not among the {len(self._index.offset)} pages of the store"
-            )
-        contents = self._contents(_runs(wanted, self._index))
-        while True:
-            started = time.perf_counter()
-            try:
-                # Made whole at once: the clock must not run while the caller works.
-                batches = self._decoded(*next(contents, ([], None)))
-            finally:
-                self.read_seconds += time.perf_counter() - started
-            if not batches:
-                return
-            yield from batches
-
-    def buffer_bytes(self, wanted: Int64s) -> int:
-        """Memory that reading these pages at once takes."""
-        return sum(_span(run) + self._slack_bytes for run in _runs(wanted, self._index))
-
-    def _contents(self, runs: Iterator[_Run]) -> Iterator[tuple[_Run, pa.Buffer]]:
-        """Each run with its bytes; the next ones are under way while the caller works."""
-        if self._pool is None:
-            yield from ((run, self._read(run)) for run in runs)
-            return
-        ahead = deque((run, self._pool.submit(self._read, run)) for run in islice(runs, self.reads_in_flight))
+    def in_runs(self, pages: Int64s) -> Iterator[PageRows]:
+        """The pages in the order asked for, in runs of neighbours; at most `reads_in_flight` are read ahead."""
+        begin = self._begins(pages)
+        stretches = _stretches(np.diff(pages) != 1, begin, _RUN_BLOCKS)
+        runs = (slice(int(pages[first]), int(pages[end - 1]) + 1) for first, end in stretches)
+        ahead = deque(self.begin(run) for run in islice(runs, self.reads_in_flight))
         while ahead:
-            run, future = ahead.popleft()
-            content = future.result()
-            ahead.extend((r, self._pool.submit(self._read, r)) for r in islice(runs, 1))
-            yield run, content
+            rows = ahead.popleft().result()
+            ahead.extend(self.begin(run) for run in islice(runs, 1))
+            yield rows
 
-    def _read(self, run: _Run) -> pa.Buffer:
-        size = _span(run)
-        memory = pa.allocate_buffer(size + self._slack_bytes)
+    def together(self, pages: Int64s) -> PageRows:
+        """The pages in one buffer in the order asked for; several reads are in flight if the reader may."""
+        started = time.perf_counter()
+        rows = self.fetch(pages, in_flight=True)
+        self.count(rows, time.perf_counter() - started)
+        return rows
+
+    def fetch(self, pages: Pages, *, in_flight: bool = False) -> PageRows:
+        """The rows of pages, read and verified by this thread and, with `in_flight`, read by those of the pool."""
+        begin = self._begins(pages)
+        buffer = self._room(int(begin[-1]) * PAGE_ALIGNMENT_BYTES)
+
+        def fill(stretch: tuple[int, int]) -> None:
+            first, end = (int(begin[n]) * PAGE_ALIGNMENT_BYTES for n in stretch)
+            self._fill(buffer[first:end].data, pages, stretch)
+
+        if in_flight and self._pool is not None:
+            stretches = _stretches(self._is_apart(pages, begin), begin, _RUN_BLOCKS)
+            deque(self._pool.map(fill, stretches), maxlen=0)
+        elif self._is_in_order and isinstance(pages, slice) and len(begin) > 1:
+            fill((0, len(begin) - 1))  # as is known without a look at the index
+        else:
+            deque(map(fill, _stretches(self._is_apart(pages, begin), begin, int(begin[-1]))), maxlen=0)
+        return self._opened(buffer, begin * BLOCK_WORDS, pages)
+
+    def count(self, rows: PageRows, seconds: float) -> None:
+        self.read_seconds += seconds
+        self.pages_read += len(rows.page_start) - 1
+        self.bytes_read += rows.buffer.nbytes
+
+    def buffer_bytes(self, pages: Pages) -> int:
+        """Memory that reading these pages at once takes at most, with what is held beside their rows."""
+        blocks = self._index.blocks[pages]
+        slack = PAGE_ALIGNMENT_BYTES if self.direct else 0
+        stored = int(blocks.sum(dtype=np.int64)) * PAGE_ALIGNMENT_BYTES
+        return stored + slack + len(blocks) * self._most_rows_of_a_page * WORK_BYTES_PER_ROW
+
+    def _begins(self, pages: Pages) -> Int64s:
+        """Block with which each page begins in a buffer of them, and the end of the last."""
+        blocks = self._index.blocks[pages]
+        begin = np.zeros(len(blocks) + 1, dtype=np.int64)
+        np.cumsum(blocks, out=begin[1:])
+        return begin
+
+    def _is_apart(self, pages: Pages, begin: Int64s) -> Bools:
+        """Between which pages there is something else on disk."""
+        offset, file = self._index.offset[pages], self._index.file[pages]
+        is_apart: Bools = (file[1:] != file[:-1]) | (np.diff(offset.astype(np.int64)) != np.diff(begin)[:-1])
+        return is_apart
+
+    def _room(self, size_bytes: int) -> UInt8s:
+        memory = pa.allocate_buffer(size_bytes + (PAGE_ALIGNMENT_BYTES if self.direct else 0))
         skipped = -memory.address % PAGE_ALIGNMENT_BYTES if self.direct else 0
-        room = memoryview(memory)[skipped : skipped + size]
+        return np.frombuffer(memoryview(memory), np.uint8, size_bytes, skipped)
+
+    def _fill(self, room: memoryview, pages: Pages, stretch: tuple[int, int]) -> None:
+        """Read pages that are neighbours on disk."""
+        first, file = (int(column[pages][stretch[0]]) for column in (self._index.offset, self._index.file))
         try:
-            read_bytes = os.preadv(self._handle, [room], run[0].offset)
+            done = self._files.read_into(room, file, first * PAGE_ALIGNMENT_BYTES)
         except OSError as error:
-            raise self.corrupt(run[0].page, f"cannot be read: {error}") from error
-        # As a foreign buffer the bytes cannot be written any more.
-        return pa.foreign_buffer(memory.address + skipped, read_bytes, memory)
+            raise self._corrupt(pages, stretch[0], f"cannot be read: {error}") from error
+        if done < len(room):
+            ends = self._begins(pages)[stretch[0] + 1 :] - self._begins(pages)[stretch[0]]
+            cut = int(np.searchsorted(ends * PAGE_ALIGNMENT_BYTES, done, side="right"))
+            missing = int(ends[cut]) * PAGE_ALIGNMENT_BYTES - done
+            raise self._corrupt(pages, stretch[0] + cut, f"is cut: the file ends {missing} bytes too early")
 
-    def _decoded(self, run: _Run, content: pa.Buffer | None) -> list[pa.RecordBatch]:
-        if content is None:
-            return []
-        self.bytes_read += content.size
-        self.pages_read += len(run)
-        return [self._checked(place, content, run[0].offset) for place in run]
+    def _opened(self, buffer: UInt8s, begin: Int64s, pages: Pages) -> PageRows:
+        count = len(begin) - 1
+        page_start = np.empty(count + 1, dtype=np.int64)
+        codes, at = np.empty((2, count * self._most_rows_of_a_page), dtype=np.int64)
+        places = (self._index.offset[pages], self._index.file[pages], self._files.salts)
+        bad = open_pages(buffer.view(np.uint64), begin, *places, page_start, codes, at)
+        if bad >= 0:
+            raise self._corrupt(pages, bad, "fails its checksum")
+        rows = int(page_start[-1])
+        buffer.flags.writeable = False
+        return PageRows(buffer, codes[:rows], at[:rows], page_start)
 
-    def _checked(self, place: _Place, content: pa.Buffer, start: int) -> pa.RecordBatch:
-        at = place.offset - start
-        if content.size < at + place.length:
-            missing = at + place.length - content.size
-            raise self.corrupt(place.page, f"is cut: the file ends {missing} bytes too early")
-        stored = content.slice(at, place.length)
-        found_crc = google_crc32c.value(stored)
-        if found_crc != place.crc:
-            raise self.corrupt(place.page, f"has checksum {found_crc:08x}, the index says {place.crc:08x}")
-        return pa.ipc.read_record_batch(stored, self._schema)
-
-    def corrupt(self, page: int, what: str) -> StoreError:
-        offset = int(self._index.offset[page]) if 0 <= page < len(self._index.offset) else -1
+    def _corrupt(self, pages: Pages, which: int, what: str) -> StoreError:
+        page = pages.start + which if isinstance(pages, slice) else int(pages[which])
+        offset = int(self._index.offset[page]) * PAGE_ALIGNMENT_BYTES
+        file = str(self._files.paths[int(self._index.file[page])])
         return StoreError(
-            f"page {page} of {self.file} at offset {offset} {what}",
+            f"page {page} of {file} at offset {offset} {what}",
             code="page_corrupt",
             next_move="restore the file from a copy, or build the master data again",
-            file=str(self.file),
+            file=file,
             page=page,
             offset=offset,
         )
 
 
-def _runs(pages: Int64s, index: PageIndex) -> Iterator[_Run]:
-    """Places of the pages, neighbours together as far as one read of `RUN_BYTES` reaches."""
-    columns = (pages, index.offset[pages], index.length[pages], index.crc[pages])
-    run: _Run = []
-    for place in map(_Place._make, zip(*(column.tolist() for column in columns), strict=True)):
-        reach = place.offset + place.length - run[0].offset if run else 0
-        if run and (place.page != run[-1].page + 1 or reach > RUN_BYTES):
-            yield run
-            run = []
-        run.append(place)
-    if run:
-        yield run
+def _stretches(is_break: Bools, begin: Int64s, most_blocks: int) -> Iterator[tuple[int, int]]:
+    """First and end of each stretch of neighbours, none with more blocks than that unless it is one page.
 
-
-def _span(run: _Run) -> int:
-    """Bytes of a read, in whole blocks: pages lie at multiples of the alignment."""
-    size = run[-1].offset + run[-1].length - run[0].offset
-    return size + -size % PAGE_ALIGNMENT_BYTES
-
-
-def _release(pool: ThreadPoolExecutor | None, handle: int) -> None:
-    # May run inside a garbage collection, in any thread and at any line: it must not wait for a thread.
-    if pool is not None:
-        pool.shutdown(wait=False)
-    os.close(handle)
-
-
-def _opened(file: Path, *, direct: bool) -> int:
-    try:
-        return os.open(file, os.O_RDONLY | (os.O_DIRECT if direct else 0))
-    except OSError as error:
-        if direct and error.errno == errno.EINVAL:
-            raise StoreError(
-                f"the file system of {file} has no direct I/O",
-                code="no_direct_io",
-                next_move="open the master data with direct=False, or keep it on a local disk",
-                file=str(file),
-            ) from error
-        raise StoreError(
-            f"cannot open {file}: {error.strerror}",
-            code="unreadable",
-            next_move="restore the file, or build the master data again",
-            file=str(file),
-        ) from error
+    >>> begin = np.array([0, 4, 8, 12, 16])
+    >>> list(_stretches(np.array([False, True, False]), begin, most_blocks=4))
+    [(0, 1), (1, 2), (2, 3), (3, 4)]
+    >>> list(_stretches(np.array([False, True, False]), begin, most_blocks=100))
+    [(0, 2), (2, 4)]
+    """
+    edges = [0, *(np.flatnonzero(is_break) + 1).tolist(), len(begin) - 1]
+    for edge, until in pairwise(edges):
+        at = edge
+        while at < until:
+            reach = int(begin[at]) + most_blocks
+            end = max(at + 1, at + int(np.searchsorted(begin[at : until + 1], reach, side="right")) - 1)
+            yield at, end
+            at = end
 
 
 def cyclic(pages: int, from_page: int) -> Int64s:
@@ -206,4 +232,4 @@ def cyclic(pages: int, from_page: int) -> Int64s:
     return (np.arange(pages, dtype=np.int64) + from_page) % max(1, pages)
 
 
-__all__ = ["PageReader", "cyclic"]
+__all__ = ["PageReader", "PageRows", "Reading", "cyclic"]

@@ -1,6 +1,7 @@
 """Open master data, find the pages of keys, read them and trust nothing that fails its checksum."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,15 @@ import pyarrow as pa
 
 from tidemill.core.errors import SpecError, StoreError
 from tidemill.core.units import parse_bytes
-from tidemill.master.batches import one_batch
 from tidemill.master.build import BuildOptions, Progress, build_version
-from tidemill.master.index import Int64s, PageIndex
+from tidemill.master.hashing import Int64s
+from tidemill.master.index import PageIndex
 from tidemill.master.key_pages import KeyPages
 from tidemill.master.keys import KeyForm
-from tidemill.master.layout import PAGES_FILE, Manifest, current_version, version_folder
+from tidemill.master.layout import Manifest, current_version, version_folder
 from tidemill.master.order import OrderBy
-from tidemill.master.reads import PageReader, cyclic
+from tidemill.master.reads import PageReader, PageRows, Reading, cyclic
+from tidemill.master.rows import RowLayout
 from tidemill.master.source import Source
 
 
@@ -29,7 +31,8 @@ class MasterData:
 
     `key_columns` are what the user called the key. `key` is the int64 column of the pages by which rows
     are told apart and sorted: the key itself when it is one integer column, else a column of 64-bit
-    hashes; where two real keys must be compared, `key_form` does it.
+    hashes; where two real keys must be compared, `key_form` does it. `layout` says how rows lie in pages,
+    the code first.
     """
 
     def __init__(
@@ -42,10 +45,12 @@ class MasterData:
         self.key_form = KeyForm.of_schema(self.schema, manifest.key_columns[0])
         self.key_columns = self.key_form.columns
         self.key = self.key_form.code_column
+        self.layout = RowLayout.of(self.schema, first=self.key)
         self.rows = manifest.rows
         self.row_bytes = manifest.row_bytes
         self.pages = manifest.pages
         self.longest_page_bytes = manifest.longest_page_bytes
+        """In whole blocks, as it is read."""
         self.page_order = manifest.page_order
         self._key_pages = (
             KeyPages(version_folder(path, version), manifest) if self.page_order == "given" else None
@@ -80,7 +85,9 @@ class MasterData:
             order_by: Pages in another order than that of keys, as the papers' tables by popularity: a column,
                 largest values first, or row numbers of the source in the order wanted. All rows of a key
                 lie in one page, and an index on disk finds it.
-            progress: Called with rows written and rows in all.
+            progress: Called with rows done and rows in all, while they are read and while they are written: a row
+                that is read but not written counts half. While a source that does not know its length is read,
+                rows in all are those read so far.
         """
         folder = Path(path)
         columns = (key,) if isinstance(key, str) else tuple(key)
@@ -110,14 +117,7 @@ class MasterData:
         version_path = version_folder(folder, chosen)
         manifest = Manifest.read(version_path)
         index = PageIndex.read(version_path, manifest)
-        reader = PageReader(
-            version_path / PAGES_FILE,
-            index,
-            manifest.schema,
-            direct=direct,
-            reads_in_flight=reads_in_flight,
-        )
-        _refuse_other_size(reader, manifest)
+        reader = PageReader(folder, manifest, index, direct=direct, reads_in_flight=reads_in_flight)
         return cls(folder, chosen, manifest, index, reader)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -129,7 +129,7 @@ class MasterData:
     @property
     def identity(self) -> str:
         """Names the content: equal for handles on the same version, different after a rebuild."""
-        return f"{self.version:06d}-{self.manifest.pages_file_crc:08x}-{self.manifest.index_file_crc:08x}"
+        return f"{self.version:06d}-{self.manifest.files_digest:08x}-{self.manifest.index_file_crc:08x}"
 
     def close(self) -> None:
         """Give the file back now rather than when the handle is collected."""
@@ -142,9 +142,6 @@ class MasterData:
         """
         return (self._key_pages or self._index).locate(keys)
 
-    def page_rows(self, page: int) -> int:
-        return int(self._index.rows[page])
-
     @property
     def pages_read(self) -> int:
         return self._reader.pages_read
@@ -155,23 +152,71 @@ class MasterData:
 
     @property
     def read_seconds(self) -> float:
-        """Seconds spent waiting for pages, checking and decoding them."""
+        """Seconds spent waiting for pages that were read and checked."""
         return self._reader.read_seconds
 
+    def begin_read(self, first_page: int, pages: int) -> Reading:
+        """Rows of neighbouring pages on their way: in a thread when several reads may be in flight."""
+        return self._reader.begin(self._run(first_page, pages))
+
+    def read_rows(self, first_page: int, pages: int) -> PageRows:
+        """Rows of neighbouring pages as they lie on disk, verified."""
+        return self.begin_read(first_page, pages).result()
+
+    def run_buffer_bytes(self, first_page: int, pages: int) -> int:
+        """Memory that `read_rows` takes at most."""
+        return self._reader.buffer_bytes(self._run(first_page, pages))
+
+    def read_batch(self, pages: Sequence[int] | Int64s) -> pa.RecordBatch:
+        """All rows of the pages, in the order asked for."""
+        return self.read_paged(pages)[0]
+
+    def read_paged(self, pages: Sequence[int] | Int64s) -> tuple[pa.RecordBatch, Int64s]:
+        """Like `read_batch`, with the number of the first row of each page, and of all rows."""
+        rows = self._reader.together(self._known(pages))
+        return self.layout.decode(rows.buffer, rows.at), rows.page_start
+
     def read_page(self, page: int) -> pa.RecordBatch:
-        return self.read_pages([page])[0]
+        return self.read_batch([page])
 
     def read_pages(self, pages: Sequence[int] | Int64s) -> list[pa.RecordBatch]:
         """The pages in the order asked for; neighbours come with one read."""
-        return list(self._reader.pages(np.asarray(pages, dtype=np.int64)))
+        return list(self._batches(self._known(pages)))
 
     def buffer_bytes(self, pages: Sequence[int] | Int64s) -> int:
-        """Memory that `read_pages` takes for these pages."""
-        return self._reader.buffer_bytes(np.asarray(pages, dtype=np.int64))
+        """Memory that reading these pages at once takes at most, before they are decoded."""
+        return self._reader.buffer_bytes(self._known(pages))
 
     def scan(self, from_page: int = 0) -> Iterator[pa.RecordBatch]:
         """Every page once, from one of them on and around; holds no more than the reads in flight."""
-        return self._reader.pages(cyclic(self.pages, from_page))
+        return self._batches(cyclic(self.pages, from_page))
+
+    def _batches(self, pages: Int64s) -> Iterator[pa.RecordBatch]:
+        """Each page as a batch: decoded with its run, since a decode costs as much for one page as for two."""
+        for rows in self._reader.in_runs(pages):
+            batch = self.layout.decode(rows.buffer, rows.at)
+            starts = rows.page_start.tolist()
+            yield from (batch.slice(begin, end - begin) for begin, end in pairwise(starts))
+
+    def _run(self, first_page: int, pages: int) -> slice:
+        if not 0 <= first_page <= first_page + pages <= self.pages:
+            raise self._no_such_page(first_page if first_page < 0 else self.pages)
+        return slice(first_page, first_page + pages)
+
+    def _known(self, pages: Sequence[int] | Int64s) -> Int64s:
+        wanted = np.asarray(pages, dtype=np.int64)
+        outside = wanted[(wanted < 0) | (wanted >= self.pages)]
+        if len(outside):
+            raise self._no_such_page(int(outside[0]))
+        return wanted
+
+    def _no_such_page(self, page: int) -> StoreError:
+        return StoreError(
+            f"page {page} is not among the {self.pages} pages of {self.path}",
+            code="no_such_page",
+            next_move="ask for pages that locate() of the same handle gave",
+            page=page,
+        )
 
     def read_range(self, first: Any, last: Any) -> Iterator[pa.RecordBatch]:
         """Rows with keys from `first` to `last`, both included, in key order, page by page.
@@ -185,7 +230,7 @@ class MasterData:
                 next_move="use lookup(keys), or scan() and filter",
             )
         (begin, _), (end, count) = (self.locate(np.array([key], dtype=np.int64)) for key in (first, last))
-        for page in self._reader.pages(np.arange(int(begin[0]), int(end[0] + count[0]), dtype=np.int64)):
+        for page in self._batches(np.arange(int(begin[0]), int(end[0] + count[0]), dtype=np.int64)):
             keys = page.column(self.key).to_numpy()
             at = int(np.searchsorted(keys, first, side="left"))
             rows = int(np.searchsorted(keys, last, side="right")) - at
@@ -206,7 +251,7 @@ class MasterData:
         codes, present = self.key_form.codes(columns)
         asked = np.flatnonzero(present)
         first, count = self.locate(codes[asked])
-        batch = one_batch(self.read_pages(np.unique(_ranges(first, count))), self.schema)
+        batch = self.read_batch(np.unique(_ranges(first, count)))
         stored = batch.column(self.key).to_numpy()
         order = np.argsort(stored, kind="stable")
         start = np.searchsorted(stored, codes[asked], side="left", sorter=order)
@@ -222,19 +267,6 @@ class MasterData:
 
 def _reopen(path: Path, version: int, direct: bool, reads_in_flight: int) -> MasterData:
     return MasterData.open(path, version, direct=direct, reads_in_flight=reads_in_flight)
-
-
-def _refuse_other_size(reader: PageReader, manifest: Manifest) -> None:
-    size = reader.size_bytes
-    if size != manifest.pages_file_bytes:
-        reader.close()
-        raise StoreError(
-            f"{reader.file} has {size} bytes, its manifest promises {manifest.pages_file_bytes}",
-            code="pages_cut",
-            next_move="restore the file, or build the master data again",
-            file=str(reader.file),
-            size_bytes=size,
-        )
 
 
 def _ranges(first: Int64s, count: Int64s) -> Int64s:

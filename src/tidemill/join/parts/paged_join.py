@@ -75,6 +75,8 @@ class PagedJoin(SemiStreamJoin, Generic[SizesT]):
         self._emission: Emission | None = None
         self._long_key: _LongKey | None = None
         self._read_row_bytes = float(master.row_bytes)
+        self._page_start = np.zeros(1, dtype=np.int64)
+        """Number of the first row of each page read last, and of all rows."""
         self._used_since_return = 0
         for name in reserved:
             budget.reserve(name, getattr(sizes, f"{name}_bytes"))
@@ -176,7 +178,7 @@ class PagedJoin(SemiStreamJoin, Generic[SizesT]):
     def _read(self, pages: Int64s, tally: StepTally) -> pa.RecordBatch:
         with tally.timed("read"):
             pages_before, bytes_before = self._master.pages_read, self._master.bytes_read
-            rows = one_batch(self._master.read_pages(pages), self._master.schema)
+            rows, self._page_start = self._master.read_paged(pages)
             tally.counts["pages_read"] += self._master.pages_read - pages_before
             read_bytes = self._master.bytes_read - bytes_before
             tally.counts["bytes_read"] += read_bytes

@@ -191,8 +191,7 @@ class SweepJoin(SemiStreamJoin):
     def _read(self, first_page: int, pages: int, tally: StepTally) -> Run:
         with tally.timed("read"):
             pages_before, bytes_before = self._master.pages_read, self._master.bytes_read
-            read = self._master.read_pages(np.arange(first_page, first_page + pages))
-            rows = one_batch(read, self._master.schema)
+            rows = self._master.read_batch(np.arange(first_page, first_page + pages))
             tally.counts["pages_read"] += self._master.pages_read - pages_before
             tally.counts["bytes_read"] += self._master.bytes_read - bytes_before
             keys = rows.column(self._master.key).to_numpy()
