@@ -51,7 +51,7 @@ class TideJoin(SemiStreamJoin):
         self._copies = self._multiplies and bool(plan.chosen_columns)
         for name in _RESERVED:
             budget.reserve(name, getattr(self.sizes, f"{name}_bytes"))
-        self._regions = Regions(master, min(self.sizes.region_pages, self.sizes.pages_per_step))
+        self._regions = Regions(master, self.sizes.region_pages)
         self._clear()
         # Held by hot rows and sketch: they only make the join faster.
         keeps_rows = bool(plan.master_columns)
@@ -82,6 +82,8 @@ class TideJoin(SemiStreamJoin):
         self._given: dict[int, int] = {}
         # Held by the disk buffer
         self._services: deque[Service] = deque()
+        self._turn = 0
+        self._probed_since = 0
 
     @classmethod
     def sizes_for(cls, master: MasterData, plan: OutputPlan, total_bytes: int) -> TideSizes:
@@ -107,7 +109,7 @@ class TideJoin(SemiStreamJoin):
         tally = StepTally(rows_in=self._rows_in)
         self._rows_in = self._output_bytes = 0
         pages_before, bytes_before = self._master.pages_read, self._master.bytes_read
-        if self._leaving is None and self._arrivals.rows and self._has_room():
+        if self._leaving is None and self._arrivals.rows and self._has_room() and not self._is_overdue:
             self._probe(tally)
         elif self._leaving is None and self._room.waiting_rows:
             self._serve(tally)
@@ -120,6 +122,11 @@ class TideJoin(SemiStreamJoin):
         held_bytes = self._held_bytes(tally)
         self._return_freed_memory(held_bytes["output"])
         return tally.report(held_bytes)
+
+    @property
+    def _is_overdue(self) -> bool:
+        """Whether rows wait although the room never fills, since all that arrive are hot."""
+        return self._probed_since > self._room.most_rows and self._room.waiting_rows > 0
 
     # Arrivals meet hot rows.
 
@@ -155,6 +162,7 @@ class TideJoin(SemiStreamJoin):
         if until < batch.num_rows:
             misses, regions = misses[misses < until], regions[: len(misses[misses < until])]
         batch = self._arrivals.take(until)
+        self._probed_since += until
         at, matches = at[:until], matches[:until]
         self._miss_share = min(1.0, max(0.02, 0.9 * self._miss_share + 0.11 * len(misses) / max(1, until)))
         if len(misses):
@@ -226,6 +234,7 @@ class TideJoin(SemiStreamJoin):
 
     def _serve(self, tally: StepTally) -> None:
         """Take the oldest read and let its rows leave, as far as output has room."""
+        self._probed_since = 0
         self._read_ahead()
         service = self._services[0]
         if not service.has_read:
@@ -255,16 +264,19 @@ class TideJoin(SemiStreamJoin):
             self._begin_service(regions)
 
     def _choose(self) -> Int64s:
-        """Regions with most rows, and as many that have waited longest, in the order in which they lie on disk."""
+        """Regions in the order in which they lie on disk: those whose rows wait longest, and those with most rows."""
         waiting = np.flatnonzero(self._room.count)
-        each = max(1, self.sizes.pages_per_step // self.sizes.region_pages // 2)
-        if len(waiting) > 2 * each:
-            densest = waiting[np.argpartition(-self._room.count[waiting], each)[:each]]
-            oldest = waiting[np.argpartition(self._room.since[waiting], each)[:each]]
-            waiting = np.union1d(densest, oldest)
+        most = self.sizes.regions_per_step
+        if len(waiting) > most:
+            self._turn = (self._turn + 1) % 2
+            oldest = (most + self._turn) // 2
+            by_age = waiting[np.argpartition(self._room.since[waiting], oldest - 1)[:oldest]] if oldest else waiting[:0]
+            dense = most - oldest
+            by_count = waiting[np.argpartition(-self._room.count[waiting], dense - 1)[:dense]] if dense else waiting[:0]
+            waiting = np.concatenate([by_age, by_count[~np.isin(by_count, by_age)]])
         pages = self._regions.first_page[waiting + 1] - self._regions.first_page[waiting]
-        fitting = max(1, int(np.searchsorted(np.cumsum(pages), self.sizes.pages_per_step, side="right")))
-        return waiting[:fitting]
+        fitting = int(np.searchsorted(np.cumsum(pages), self.sizes.pages_per_step, side="right"))
+        return np.sort(waiting[: max(1, fitting)])
 
     def _begin_service(self, regions: Int64s) -> None:
         rows = self._room.count[regions].astype(np.int64)
@@ -273,8 +285,8 @@ class TideJoin(SemiStreamJoin):
         given = np.zeros(len(slots), dtype=np.int64)
         if self._given:
             given[:] = [self._given.pop(slot, 0) for slot in slots.tolist()]
-        runs = self._regions.runs_for(regions, rows, codes)
-        service = Service(slots, codes, runs, given, self.sizes.pages_per_step)
+        pages = self._regions.pages_for(regions, rows, codes)
+        service = Service(slots, codes, pages, given, self.sizes.pages_per_step)
         service.begin(self._master)
         self._services.append(service)
 
@@ -324,24 +336,27 @@ class TideJoin(SemiStreamJoin):
 
     def snapshot(self) -> bytes:
         """What arrived, waits or is on its way out. Hot rows are left out: they only make the join faster."""
-        slots = [self._room.waiting_slots(), *(service.slots for service in self._services)]
-        given = [
-            np.array([self._given.get(slot, 0) for slot in slots[0].tolist()], dtype=np.int64),
-            *(service.given for service in self._services),
-        ]
-        waiting = self._room.decode(np.concatenate(slots))
+        long = [service for service in self._services if service.is_long]
+        slots = [self._room.waiting_slots(), *(s.slots for s in self._services if not s.is_long)]
+        waiting = np.concatenate(slots)
+        given = [np.array([self._given.get(slot, 0) for slot in slots[0].tolist()], dtype=np.int64)]
+        given += [service.given for service in self._services if not service.is_long]
         facts: dict[str, Any] = {
             "join": self.name,
             "setting": self._setting(),
             "rows_in": self._rows_in,
-            "given_of_first": self._given_of_first,
+            "given_of_first": self._leaving.next_match if self._leaving else self._given_of_first,
+            "long": [
+                [len(s.slots), s.pages_left.tolist(), s.given.tolist(), s.given_here.tolist()] for s in long
+            ],
         }
-        parts = {"arrivals": one_batch(self._arrivals.batches(), self.plan.stream_schema)}
-        if self._leaving is not None:
-            parts["leaving"] = self._leaving.stream_rows()
-            facts["given_of_first"] = self._leaving.next_match
-        parts["waiting"] = waiting
-        parts["given"] = pa.RecordBatch.from_arrays([pa.array(np.concatenate(given))], ["given"])
+        parts = {
+            "arrivals": one_batch(self._arrivals.batches(), self.plan.stream_schema),
+            "leaving": self._leaving.stream_rows() if self._leaving else one_batch([], self.plan.stream_schema),
+            "long": self._room.decode(np.concatenate([waiting[:0], *(service.slots for service in long)])),
+            "waiting": self._room.decode(waiting),
+            "given": pa.RecordBatch.from_arrays([pa.array(np.concatenate(given))], ["given"]),
+        }
         return pack(facts, parts)
 
     def restore(self, snapshot: bytes) -> None:
@@ -354,16 +369,35 @@ class TideJoin(SemiStreamJoin):
             )
         self._clear()
         for name in ("leaving", "arrivals"):
-            if name in parts and parts[name].num_rows:
+            if parts[name].num_rows:
                 self._arrivals.add(parts[name])
         self._rows_in, self._given_of_first = facts["rows_in"], facts["given_of_first"]
-        waiting = parts["waiting"]
-        if waiting.num_rows:
-            codes, _ = stream_keys(waiting, self.plan.stream_key)
-            before = np.arange(waiting.num_rows)  # slots are handed out in order
-            self._room.push(codes, self._regions.of(codes), *self._room.layout.encode(waiting))
-            given = parts["given"].column(0).to_numpy()
-            self._given = {int(slot): int(given[slot]) for slot in before[given > 0]}
+        begin = 0
+        for rows, *service in facts["long"]:
+            self._restore_long(parts["long"].slice(begin, rows), *service)
+            begin += rows
+        slots = self._push_again(parts["waiting"])
+        given = parts["given"].column(0).to_numpy()
+        self._given = dict(zip(slots[given > 0].tolist(), given[given > 0].tolist(), strict=True))
+
+    def _push_again(self, rows: pa.RecordBatch) -> Int64s:
+        """The slots of rows that wait again; a fresh room hands slots out in order."""
+        first = self._room.next_slot
+        if rows.num_rows:
+            codes, _ = stream_keys(rows, self.plan.stream_key)
+            self._room.push(codes, self._regions.of(codes), *self._room.layout.encode(rows))
+        return np.arange(first, first + rows.num_rows)
+
+    def _restore_long(self, rows: pa.RecordBatch, pages: list[int], given: list[int], here: list[int]) -> None:
+        slots = self._push_again(rows)
+        codes = self._room.codes(slots)
+        self._room.pop(np.unique(self._regions.of(codes)))
+        left, given_, here_ = (np.array(numbers, dtype=np.int64) for numbers in (pages, given, here))
+        service = Service(slots, codes, left, given_, self.sizes.pages_per_step)
+        service.is_long = True
+        service.pass_over(here_)
+        service.begin(self._master)
+        self._services.append(service)
 
     def _setting(self) -> str:
         return f"{self._master.identity} {self.plan.how} {self.plan.stream_key} {self.plan.output_schema}"
@@ -376,7 +410,7 @@ class TideJoin(SemiStreamJoin):
             pa.default_memory_pool().release_unused()
 
     def _held_bytes(self, tally: StepTally) -> dict[str, int]:
-        in_flight = sum(self._master.run_buffer_bytes(*service.runs) for service in self._services)
+        in_flight = sum(self._master.buffer_bytes(service.pages) for service in self._services)
         return {
             "arrivals": self._arrivals.bytes_held,
             "hot_rows": self._hot.bytes_held,

@@ -33,7 +33,7 @@ class TideSizes:
     output_bytes: int
     """Matched rows as they are staged, and the columns that they become."""
     region_pages: int
-    pages_per_step: int
+    regions_per_step: int
 
     def __post_init__(self) -> None:
         wrong = [name for name, value in vars(self).items() if value <= 0]
@@ -46,6 +46,10 @@ class TideSizes:
             )
 
     @property
+    def pages_per_step(self) -> int:
+        return self.region_pages * self.regions_per_step
+
+    @property
     def total_bytes(self) -> int:
         return sum(getattr(self, f"{part}_bytes") for part in _PARTS)
 
@@ -53,7 +57,7 @@ class TideSizes:
     def from_budget(cls, master: MasterData, plan: OutputPlan, total_bytes: int) -> "TideSizes":
         """The split of `total_bytes`: small parts for what only passes through, the rest for hot and waiting rows."""
         stream_row = plan.stream_row_bytes + 24
-        page_bytes = master.run_buffer_bytes(0, 1) if master.pages else 4096
+        page_bytes = master.buffer_bytes([0]) if master.pages else 4096
         longest = max(page_bytes, master.longest_page_bytes + 4096)
         output_row = 3 * (stream_row + max(master.row_bytes, master.longest_page_bytes))
         least = {
@@ -96,7 +100,7 @@ class TideSizes:
             hot_rows_bytes=max(64, hot),
             waiting_bytes=left - max(64, hot),
             region_pages=region_pages,
-            pages_per_step=regions_of_a_step * region_pages,
+            regions_per_step=regions_of_a_step,
             **parts,
         )
 

@@ -35,8 +35,8 @@ class Regions:
     def bytes_held(self) -> int:
         return self.first_page.nbytes + self._first_code.nbytes
 
-    def runs_for(self, regions: Int64s, rows: Int64s, codes: Int64s) -> tuple[Int64s, Int64s]:
-        """First pages and numbers of pages that must be read for the codes that wait for some regions.
+    def pages_for(self, regions: Int64s, rows: Int64s, codes: Int64s) -> Int64s:
+        """Numbers of the pages that must be read for the codes that wait for some regions.
 
         Args:
             regions: In the order of the disk.
@@ -45,21 +45,16 @@ class Regions:
         """
         pages = self.first_page[regions + 1] - self.first_page[regions]
         is_dense = rows >= pages
+        dense = _ranges(self.first_page[regions[is_dense]], pages[is_dense])
         if is_dense.all():
-            return self.first_page[regions], pages
-        sparse = codes[np.repeat(~is_dense, rows)]
-        first, count = self._master.locate(sparse)
-        longer = np.flatnonzero(count > 1)
-        more = [np.arange(f, f + c) for f, c in zip(first[longer].tolist(), count[longer].tolist(), strict=True)]
-        wanted = np.unique(np.concatenate([first[count > 0], *more]))
-        if not len(wanted):
-            return self.first_page[regions[is_dense]], pages[is_dense]
-        of_region = np.searchsorted(self.first_page, wanted, side="right")
-        cuts = np.flatnonzero((np.diff(wanted) > _GAP_PAGES) | (np.diff(of_region) > 0)) + 1
-        begin, end = wanted[np.append(0, cuts)], wanted[np.append(cuts - 1, len(wanted) - 1)] + 1
-        first = np.concatenate([self.first_page[regions[is_dense]], begin])
-        order = np.argsort(first)
-        return first[order], np.concatenate([pages[is_dense], end - begin])[order]
+            return dense
+        first, count = self._master.locate(codes[np.repeat(~is_dense, rows)])
+        wanted = np.unique(_ranges(first, count))
+        # Small gaps are read along; those between regions are left, lest a step read more than it may.
+        gap, of_region = np.diff(wanted), np.searchsorted(self.first_page, wanted, side="right")
+        filled = np.flatnonzero((gap > 1) & (gap <= _GAP_PAGES) & (np.diff(of_region) == 0))
+        along = _ranges(wanted[filled] + 1, gap[filled] - 1)
+        return np.sort(np.concatenate([dense, wanted, along]))
 
     def of(self, codes: Int64s) -> Int64s:
         """The region of each code, or -1 where the index knows that it does not exist."""
@@ -67,6 +62,12 @@ class Regions:
             return np.searchsorted(self._first_code, codes, side="right") - 1
         page, count = self._master.locate(codes)
         return np.where(count > 0, np.searchsorted(self.first_page, page, side="right") - 1, -1)
+
+
+def _ranges(first: Int64s, count: Int64s) -> Int64s:
+    """first, first + 1, … for each pair, one after the other."""
+    before = np.cumsum(count) - count
+    return np.repeat(first - before, count) + np.arange(int(count.sum()))
 
 
 __all__ = ["Regions"]

@@ -27,8 +27,8 @@ class RowCache:
 
     def __init__(self, size_bytes: int, row_bytes: int, layout: RowLayout, *, keeps_rows: bool) -> None:
         each = (row_bytes if keeps_rows else 0) + ENTRY_BYTES / _FILL
-        most_entries = int(size_bytes / each)
-        capacity = int(most_entries / _FILL) + 1
+        capacity = max(2, int(size_bytes / each / _FILL))
+        most_entries = min(capacity - 1, int(capacity * _FILL))  # a search ends at a free slot
         self._table = np.zeros((capacity, 2), dtype=np.int64)
         self._hits = np.zeros(capacity, dtype=np.uint16)
         left_bytes = max(0, size_bytes - capacity * ENTRY_BYTES) if keeps_rows else 0

@@ -22,20 +22,23 @@ class Service:
     Args:
         slots: Of the rows in the waiting room.
         codes: Of the rows.
-        runs: First pages and numbers of pages to read, in the order of the disk; perhaps none.
+        pages: Numbers of the pages to read, ascending; perhaps none.
         given: Matches of each row that have left before a restore, to be passed over.
         most_pages: Of one piece.
     """
 
     def __init__(
-        self, slots: Int64s, codes: Int64s, runs: tuple[Int64s, Int64s], given: Int64s, most_pages: int
+        self, slots: Int64s, codes: Int64s, pages: Int64s, given: Int64s, most_pages: int
     ) -> None:
         self.slots, self.codes, self.given = slots, codes, given
         self.is_settled = np.zeros(len(slots), dtype=np.bool_)
         self.page: Any = None
         self._pass_over = given.copy()
-        self._pieces = _pieces(*runs, most_pages)
-        self.runs = (_NONE, _NONE)
+        self._pieces = deque(np.split(pages, np.arange(most_pages, len(pages), most_pages)) if len(pages) else [])
+        self.is_long = len(self._pieces) > 1
+        """Whether it takes several pieces: then its progress is worth keeping."""
+        self.pages = _NONE
+        self._given_before = given
         self._reading: Any = None
         # The rows that this piece concerns, as positions in `slots`, with their matches in it.
         self.rows = self._start = self._matches = _NONE
@@ -64,12 +67,28 @@ class Service:
         self.rows = number[self.rows[left]]
         self.slots, self.codes, self.given = self.slots[keeps], self.codes[keeps], self.given[keeps]
         self._pass_over, self.is_settled = self._pass_over[keeps], self.is_settled[keeps]
+        self._given_before = self._given_before[keeps]
+
+    @property
+    def pages_left(self) -> Int64s:
+        """Of this piece and of those that follow."""
+        return np.concatenate([self.pages, *self._pieces])
+
+    @property
+    def given_here(self) -> Int64s:
+        """Matches of each row in this piece that have left."""
+        return self.given - self._given_before
+
+    def pass_over(self, given_here: Int64s) -> None:
+        """Of what was given, only that belongs to the pages that are left: the others were read before a restore."""
+        self._pass_over = given_here
 
     def begin(self, master: MasterData) -> None:
         """Start the read of the next piece."""
         self.page = None
-        self.runs = self._pieces.popleft() if self._pieces else (_NONE, _NONE)
-        self._reading = master.begin_read(*self.runs) if len(self.runs[0]) else None
+        self.pages = self._pieces.popleft() if self._pieces else _NONE
+        self._given_before = self.given.copy() - self._pass_over
+        self._reading = master.begin_pages(self.pages) if len(self.pages) else None
 
     def arrive(self, master: MasterData) -> tuple[Int64s, Int64s]:
         """Take what was read: where the matches of each row begin in it, and how many there are."""
@@ -82,8 +101,7 @@ class Service:
             kernels.find(self.page.codes, self.codes, start, matches)
         else:
             page, count = master.locate(self.codes)
-            here = np.searchsorted(_pages(*self.runs), page)
-            here = np.minimum(here, len(self.page.page_start) - 2)
+            here = np.minimum(np.searchsorted(self.pages, page), len(self.pages) - 1)
             ends = self.page.page_start[here + 1] * (count > 0)
             kernels.find_in_parts(self.page.codes, self.page.page_start[here], ends, self.codes, start, matches)
         return start, matches
@@ -137,22 +155,6 @@ class Service:
         if self.is_last_piece:
             self.is_settled[self.rows[begin : self._next]] = True
         return concerned, at[part], rows[part]
-
-
-def _pieces(first: Int64s, pages: Int64s, most_pages: int) -> deque[tuple[Int64s, Int64s]]:
-    """The runs as one piece; a single run longer than that as several."""
-    if len(first) == 0:
-        return deque()
-    if len(first) > 1 or int(pages[0]) <= most_pages:
-        return deque([(first, pages)])
-    begin = np.arange(first[0], first[0] + pages[0], most_pages)
-    end = np.minimum(begin + most_pages, first[0] + pages[0])
-    return deque((begin[n : n + 1], (end - begin)[n : n + 1]) for n in range(len(begin)))
-
-
-def _pages(first: Int64s, pages: Int64s) -> Int64s:
-    before = np.cumsum(pages) - pages
-    return np.repeat(first - before, pages) + np.arange(int(pages.sum()))
 
 
 __all__ = ["Service"]
