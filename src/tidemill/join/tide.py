@@ -13,7 +13,7 @@ from tidemill.join.parts.arrivals import Arrivals
 from tidemill.join.parts.frequency import FrequencySketch
 from tidemill.join.parts.kernels import Bools, Int64s
 from tidemill.join.parts.keys import stream_keys
-from tidemill.join.parts.leaving import Leaving, count_fates
+from tidemill.join.parts.leaving import Leaving, count_fates, pairs_per
 from tidemill.join.parts.regions import Regions
 from tidemill.join.parts.row_cache import RowCache
 from tidemill.join.parts.service import Service
@@ -49,6 +49,7 @@ class TideJoin(SemiStreamJoin):
         self._layout: RowLayout = master.layout
         self._multiplies = plan.how in ("inner", "left")
         self._copies = self._multiplies and bool(plan.chosen_columns)
+        self._pairs_per = pairs_per(plan)
         for name in _RESERVED:
             budget.reserve(name, getattr(self.sizes, f"{name}_bytes"))
         self._regions = Regions(master, self.sizes.region_pages)
@@ -237,22 +238,38 @@ class TideJoin(SemiStreamJoin):
         self._probed_since = 0
         self._read_ahead()
         service = self._services[0]
-        if not service.has_read:
+        if service.page is None:
             with tally.timed("read"):
                 start, matches = service.arrive(self._master)
             self._read_ahead()
             with tally.timed("match"):
                 self._meet(service, start, matches)
-        with tally.timed("stage"):
-            filled = np.zeros(2, dtype=np.int64)
-            staged = service.stage(
-                self._layout, self._staging, filled, copies=self._copies, stream_bytes=self._waiting_bytes
-            )
-        self._put_out_served(service, *staged, tally)
+        begin = service.next_row
+        with tally.timed("match"):
+            pairs = service.stage(self._pairs_per, self._layout, self._staging, self._waiting_bytes)
+        if len(pairs[0]):
+            with tally.timed("assemble"):
+                tally.outputs.append(self._served(service, *pairs))
+        self._output_bytes = int(service.cursor[3])
+        if service.is_last_piece:
+            self._settle(service, slice(begin, service.next_row), tally)
         if service.is_piece_over and service.is_last_piece:
             self._services.popleft()
         elif service.is_piece_over:
             service.begin(self._master)
+
+    def _served(self, service: Service, rows: Int64s, at: Int64s) -> pa.RecordBatch:
+        stream_rows = self._room.decode(service.slots[rows])
+        if not self._copies:
+            matched = (service.matches + service.given)[rows] > 0
+            return self.plan.assemble(stream_rows, None, matched)
+        master_rows = self._layout.decode(self._staging, at, self.plan.chosen_columns)
+        return self.plan.assemble(stream_rows, master_rows, at >= 0)
+
+    def _settle(self, service: Service, rows: slice, tally: StepTally) -> None:
+        matched = int(np.count_nonzero(service.matches[rows] + service.given[rows]))
+        count_fates(self.plan, matched, rows.stop - rows.start - matched, "disk_matches", tally)
+        self._room.release(service.slots[rows])
 
     @property
     def _waiting_bytes(self) -> int:
@@ -292,68 +309,42 @@ class TideJoin(SemiStreamJoin):
 
     def _meet(self, service: Service, start: Int64s, matches: Int64s) -> None:
         """Confirm matches by their real keys, and keep the rows of codes that are met often."""
-        if not service.page:
-            service.meet(start, matches, multiplies=self._multiplies)
-            return
-        if self.plan.stream_key.form.is_hashed:
-            found = np.flatnonzero(matches)
-            stream_rows = self._room.decode(service.slots[found])
-            met = self._are_met(stream_rows, service.page.buffer, service.page.at[start[found]])
-            # A code whose key is another one in the store: nothing to keep, and nothing matches.
-            matches[found[~met]] = 0
-        if service.is_last_piece and not service.given.any() and not self._hot.is_full:
-            page = (service.page.buffer, service.page.at)
-            codes = service.codes
-            self._hot.admit(*page, start, matches, codes, self._sketch.estimate(codes))
-        service.meet(start, matches, multiplies=self._multiplies)
+        if service.page:
+            if self.plan.stream_key.form.is_hashed:
+                self._confirm(service, start, matches)
+            if not service.is_long and not self._hot.is_full:
+                page = (service.page.buffer, service.page.at)
+                self._hot.admit(*page, start, matches, service.codes, self._sketch.estimate(service.codes))
+        service.meet(start, matches)
 
-    def _put_out_served(
-        self, service: Service, rows: Int64s, at: Int64s, matches: Int64s, tally: StepTally
-    ) -> None:
-        slots = service.slots[rows]
-
-        def gather(positions: Int64s) -> pa.RecordBatch:
-            return self._room.decode(slots[positions])
-
-        with tally.timed("assemble"):
-            leaving = Leaving(
-                self.plan, self._layout, self._staging, at, matches, gather, stream_bytes=self._waiting_bytes
-            )
-            while not leaving.is_over:
-                leaving.put_out(self.sizes.output_bytes, tally)
-                self._output_bytes += leaving.output_bytes
-        with tally.timed("settle"):
-            self._settle(service, tally)
-
-    def _settle(self, service: Service, tally: StepTally) -> None:
-        done = service.is_settled
-        matched = int((service.given[done] > 0).sum())
-        count_fates(self.plan, matched, int(done.sum()) - matched, "disk_matches", tally)
-        self._room.release(service.slots[done])
-        service.forget(~done)
+    def _confirm(self, service: Service, start: Int64s, matches: Int64s) -> None:
+        """Take back matches of codes whose key is another one in the store."""
+        found = np.flatnonzero(matches)
+        stream_rows = self._room.decode(service.slots[found])
+        met = self._are_met(stream_rows, service.page.buffer, service.page.at[start[found]])
+        matches[found[~met]] = 0
 
     # What waits, for a snapshot.
 
     def snapshot(self) -> bytes:
         """What arrived, waits or is on its way out. Hot rows are left out: they only make the join faster."""
         long = [service for service in self._services if service.is_long]
-        slots = [self._room.waiting_slots(), *(s.slots for s in self._services if not s.is_long)]
-        waiting = np.concatenate(slots)
+        short = [service for service in self._services if not service.is_long]
+        slots = [self._room.waiting_slots(), *(service.slots[service.rows_left] for service in short)]
         given = [np.array([self._given.get(slot, 0) for slot in slots[0].tolist()], dtype=np.int64)]
-        given += [service.given for service in self._services if not service.is_long]
+        given += [(service.given + service.given_here())[service.rows_left] for service in short]
+        waiting = np.concatenate(slots)
         facts: dict[str, Any] = {
             "join": self.name,
             "setting": self._setting(),
             "rows_in": self._rows_in,
             "given_of_first": self._leaving.next_match if self._leaving else self._given_of_first,
-            "long": [
-                [len(s.slots), s.pages_left.tolist(), s.given.tolist(), s.given_here.tolist()] for s in long
-            ],
+            "long": [_long_facts(service) for service in long],
         }
         parts = {
             "arrivals": one_batch(self._arrivals.batches(), self.plan.stream_schema),
             "leaving": self._leaving.stream_rows() if self._leaving else one_batch([], self.plan.stream_schema),
-            "long": self._room.decode(np.concatenate([waiting[:0], *(service.slots for service in long)])),
+            "long": self._room.decode(np.concatenate([waiting[:0], *(s.slots[s.rows_left] for s in long)])),
             "waiting": self._room.decode(waiting),
             "given": pa.RecordBatch.from_arrays([pa.array(np.concatenate(given))], ["given"]),
         }
@@ -393,9 +384,8 @@ class TideJoin(SemiStreamJoin):
         codes = self._room.codes(slots)
         self._room.pop(np.unique(self._regions.of(codes)))
         left, given_, here_ = (np.array(numbers, dtype=np.int64) for numbers in (pages, given, here))
-        service = Service(slots, codes, left, given_, self.sizes.pages_per_step)
+        service = Service(slots, codes, left, given_, self.sizes.pages_per_step, here_)
         service.is_long = True
-        service.pass_over(here_)
         service.begin(self._master)
         self._services.append(service)
 
@@ -420,6 +410,12 @@ class TideJoin(SemiStreamJoin):
             "index": self._master.index_bytes + self._regions.bytes_held + len(self._regions) * REGION_BYTES,
             "output": self._output_bytes + len(self._staging),
         }
+
+
+def _long_facts(service: Service) -> list[Any]:
+    rows, here = service.rows_left, service.given_here()
+    numbers = (service.pages_left, (service.given + here)[rows], here[rows])
+    return [len(service.slots[rows]), *(part.tolist() for part in numbers)]
 
 
 __all__ = ["TideJoin"]

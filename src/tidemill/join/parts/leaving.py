@@ -51,7 +51,7 @@ class Leaving:
             for _ in range(skip):
                 before += int(layout.sizes(rows, np.array([before]))[0])
             self._cursor[4] = before
-        self._pairs_per = _pairs_per(plan)
+        self._pairs_per = pairs_per(plan)
         self.output_bytes = 0
         """Of the batch put out last, counted from above: asking Arrow costs 90 µs."""
 
@@ -96,7 +96,7 @@ class Leaving:
         return self.plan.assemble(stream_rows, master_rows, pair_at >= 0)
 
 
-def _pairs_per(plan: OutputPlan) -> tuple[int, int, int]:
+def pairs_per(plan: OutputPlan) -> tuple[int, int, int]:
     """How many pairs a row gives for each match, when it has one, when it has none."""
     return {"inner": (1, 0, 0), "left": (1, 0, 1), "semi": (0, 1, 0), "anti": (0, 0, 1)}[plan.how]
 
@@ -110,4 +110,4 @@ def count_fates(plan: OutputPlan, matched: int, unmatched: int, found_in: str, t
     tally.counts["unmatched"] += unmatched
 
 
-__all__ = ["Leaving", "count_fates"]
+__all__ = ["Leaving", "count_fates", "pairs_per"]

@@ -8,8 +8,9 @@ from tidemill.join.parts.row_cache_kernels import row_size
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s, move_bytes
 
 PAIR_WORK_BYTES = 16
-NEXT, NEXT_MATCH, PAIRS, USED_BYTES = range(4)
-"""Places in a cursor: the row that comes next, which of its matches, pairs made, bytes that they will take."""
+NEXT, NEXT_MATCH, PAIRS, USED_BYTES, STAGED = range(5)
+"""Places in a cursor: the row that comes next, which of its matches, pairs made, bytes that they will take,
+and where the next match lies (`pair_up`) or the staging area ends (`stage`)."""
 
 
 @njit(
@@ -48,7 +49,7 @@ def pair_up(
             place = np.int64(-1)
             size = stream_bytes + PAIR_WORK_BYTES + fixed_bytes
             if matches[i] > 0 and per_match:
-                place = cursor[4] if cursor[NEXT_MATCH] > 0 else at[i]
+                place = cursor[STAGED] if cursor[NEXT_MATCH] > 0 else at[i]
                 row_bytes = row_size(rows, place, last_open, fixed_bytes)
                 size = stream_bytes + PAIR_WORK_BYTES + row_bytes
             is_first = cursor[PAIRS] == 0
@@ -60,62 +61,69 @@ def pair_up(
             cursor[USED_BYTES] += size
             cursor[NEXT_MATCH] += 1
             if place >= 0:
-                cursor[4] = place + row_bytes
+                cursor[STAGED] = place + row_bytes
         cursor[NEXT] += 1
         cursor[NEXT_MATCH] = 0
 
 
 @njit(
     types.void(
-        READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, types.int64, types.int64, types.int64, types.int64,
-        BYTES, INT64S, INT64S, INT64S,
+        types.int64, types.int64, types.int64, READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S,
+        types.int64, types.int64, types.int64, BYTES, INT64S, INT64S, INT64S,
     ),
     cache=True, nogil=True,
 )  # fmt: skip
 def stage(
+    per_match: int,
+    if_matched: int,
+    if_not: int,
     page: UInt8s,
     page_at: Int64s,
     start: Int64s,
     matches: Int64s,
-    copies: int,
+    given: Int64s,
     stream_bytes: int,
     last_open: int,
     fixed_bytes: int,
     staging: UInt8s,
     cursor: Int64s,
-    staged_at: Int64s,
-    staged_rows: Int64s,
+    pair_row: Int64s,
+    pair_at: Int64s,
 ) -> None:
-    """Copy the matches of rows out of a page run, each row's side by side, until the staging area is full.
+    """As `pair_up`, for matches in a run of pages: each is copied to the staging area, until that is full.
 
-    `cursor`: next row, which of its matches, end of the staging area, bytes that the output will take. A row of
-    which only a part fits stays the next one, with what was staged of it noted.
+    `matches` are those in this run; `given` those that a row had before it. The cursor has the end of the staging
+    area behind the bytes that the output takes.
     """
     base, target = page.ctypes.data, staging.ctypes.data
-    while cursor[0] < len(start):
-        i = cursor[0]
-        staged_at[i] = cursor[2]
-        staged_rows[i] = 0
-        if not copies or matches[i] == 0:
-            staged_rows[i] = matches[i]
-            need = stream_bytes + PAIR_WORK_BYTES + fixed_bytes
-            if cursor[3] > 0 and cursor[3] + need > len(staging):
-                return
-            cursor[3] += need
-        else:
-            while cursor[1] < matches[i]:
-                place = page_at[start[i] + cursor[1]]
+    while cursor[NEXT] < len(start):
+        i = cursor[NEXT]
+        wanted = matches[i] * per_match if matches[i] > 0 else np.int64(0)
+        if per_match == 0 and matches[i] + given[i] > 0:
+            wanted = if_matched
+        if matches[i] + given[i] == 0:
+            wanted = if_not
+        while cursor[NEXT_MATCH] < wanted:
+            place, size = np.int64(-1), fixed_bytes
+            if per_match and matches[i] > 0:
+                place = page_at[start[i] + cursor[NEXT_MATCH]]
                 size = row_size(page, place, last_open, fixed_bytes)
-                need = size + stream_bytes + PAIR_WORK_BYTES
-                if cursor[2] + size > len(staging) or (cursor[3] > 0 and cursor[3] + need > len(staging)):
-                    return
-                move_bytes(np.uintp(target + cursor[2]), np.uintp(base + place), size)
-                cursor[1] += 1
-                cursor[2] += size
-                cursor[3] += need
-                staged_rows[i] += 1
-        cursor[0] += 1
-        cursor[1] = 0
+            need = size + stream_bytes + PAIR_WORK_BYTES
+            if cursor[PAIRS] == len(pair_row) or (place >= 0 and cursor[STAGED] + size > len(staging)):
+                return
+            if cursor[PAIRS] > 0 and cursor[USED_BYTES] + need > len(staging):
+                return
+            pair_row[cursor[PAIRS]] = i
+            pair_at[cursor[PAIRS]] = -1
+            if place >= 0:
+                move_bytes(np.uintp(target + cursor[STAGED]), np.uintp(base + place), size)
+                pair_at[cursor[PAIRS]] = cursor[STAGED]
+                cursor[STAGED] += size
+            cursor[PAIRS] += 1
+            cursor[USED_BYTES] += need
+            cursor[NEXT_MATCH] += 1
+        cursor[NEXT] += 1
+        cursor[NEXT_MATCH] = 0
 
 
 @njit(types.void(READ_INT64S, READ_INT64S, INT64S, INT64S), cache=True, nogil=True)
@@ -157,4 +165,4 @@ def find_in_parts(
         matches[i] = low - start[i]
 
 
-__all__ = ["NEXT", "NEXT_MATCH", "PAIRS", "PAIR_WORK_BYTES", "USED_BYTES", "find", "find_in_parts", "pair_up", "stage"]
+__all__ = ["NEXT", "NEXT_MATCH", "PAIRS", "PAIR_WORK_BYTES", "STAGED", "USED_BYTES", "find", "find_in_parts", "pair_up", "stage"]

@@ -1,4 +1,4 @@
-"""One region being read for the rows that wait for it."""
+"""Some regions being read for the rows that wait for them."""
 
 from collections import deque
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tidemill.join.parts import leaving_kernels as kernels
-from tidemill.join.parts.kernels import Bools, Int64s
+from tidemill.join.parts.kernels import Int64s
 from tidemill.master import MasterData
 from tidemill.master.rows import RowLayout, UInt8s
 
@@ -16,87 +16,91 @@ _NONE = np.empty(0, dtype=np.int64)
 class Service:
     """Rows taken off the waiting lists of some regions, the pages read for them, and how far matching has come.
 
-    A region longer than one read, because one code fills more, is served alone, piece by piece; its rows stay until
-    the last piece, and `given` counts the matches of each that have left.
+    Rows leave in their order. A region longer than one read, because one code fills more, is served alone, piece by
+    piece: its rows stay until the last one, and `given` counts the matches of each that have left before.
 
     Args:
         slots: Of the rows in the waiting room.
         codes: Of the rows.
         pages: Numbers of the pages to read, ascending; perhaps none.
-        given: Matches of each row that have left before a restore, to be passed over.
+        given: Matches of each row that have left, in pages read before these or, after a restore, in these.
         most_pages: Of one piece.
+        given_here: The part of `given` that lies in these pages, to be passed over.
     """
 
     def __init__(
-        self, slots: Int64s, codes: Int64s, pages: Int64s, given: Int64s, most_pages: int
+        self,
+        slots: Int64s,
+        codes: Int64s,
+        pages: Int64s,
+        given: Int64s,
+        most_pages: int,
+        given_here: Int64s | None = None,
     ) -> None:
-        self.slots, self.codes, self.given = slots, codes, given
-        self.is_settled = np.zeros(len(slots), dtype=np.bool_)
+        self.slots, self.codes = slots, codes
         self.page: Any = None
-        self._pass_over = given.copy()
-        self._pieces = deque(np.split(pages, np.arange(most_pages, len(pages), most_pages)) if len(pages) else [])
-        self.is_long = len(self._pieces) > 1
+        self.given = given if given_here is None else given - given_here
+        self._pass_over = given if given_here is None else given_here
+        if given_here is None:
+            self.given = np.zeros_like(given)
+        cuts = np.arange(most_pages, len(pages), most_pages)
+        self._pieces = deque(np.split(pages, cuts) if len(cuts) else [pages] if len(pages) else [])
+        self.is_long = len(cuts) > 0
         """Whether it takes several pieces: then its progress is worth keeping."""
         self.pages = _NONE
-        self._given_before = given
         self._reading: Any = None
-        # The rows that this piece concerns, as positions in `slots`, with their matches in it.
-        self.rows = self._start = self._matches = _NONE
-        self._next = self._next_match = 0
-
-    @property
-    def has_read(self) -> bool:
-        return self.page is not None
+        self.start = self.matches = _NONE
+        # Next row, which of its matches, pairs, bytes, end of the staging area.
+        self.cursor = np.zeros(5, dtype=np.int64)
 
     @property
     def is_last_piece(self) -> bool:
         return not self._pieces
 
     @property
-    def is_piece_over(self) -> bool:
-        return self._next >= len(self.rows)
+    def next_row(self) -> int:
+        return int(self.cursor[kernels.NEXT])
 
-    def forget(self, keeps: Bools) -> None:
-        """Drop rows whose fate is settled."""
-        if keeps.all():
-            return
-        number = np.cumsum(keeps) - 1
-        left = keeps[self.rows]
-        self._next -= int((~left[: self._next]).sum())
-        self._start, self._matches = self._start[left], self._matches[left]
-        self.rows = number[self.rows[left]]
-        self.slots, self.codes, self.given = self.slots[keeps], self.codes[keeps], self.given[keeps]
-        self._pass_over, self.is_settled = self._pass_over[keeps], self.is_settled[keeps]
-        self._given_before = self._given_before[keeps]
+    @property
+    def is_piece_over(self) -> bool:
+        return self.next_row >= len(self.slots)
+
+    @property
+    def rows_left(self) -> slice:
+        """Rows whose fate is open."""
+        return slice(self.next_row if self.is_last_piece and self.page is not None else 0, None)
 
     @property
     def pages_left(self) -> Int64s:
         """Of this piece and of those that follow."""
         return np.concatenate([self.pages, *self._pieces])
 
-    @property
     def given_here(self) -> Int64s:
-        """Matches of each row in this piece that have left."""
-        return self.given - self._given_before
-
-    def pass_over(self, given_here: Int64s) -> None:
-        """Of what was given, only that belongs to the pages that are left: the others were read before a restore."""
-        self._pass_over = given_here
+        """Matches of each row that have left of this piece."""
+        here = self._pass_over.copy()
+        if self.page is not None:
+            here[: self.next_row] += self.matches[: self.next_row]
+            if not self.is_piece_over:
+                here[self.next_row] += self.cursor[kernels.NEXT_MATCH]
+        return here
 
     def begin(self, master: MasterData) -> None:
         """Start the read of the next piece."""
+        if self.page is not None:
+            self.given = self.given + self.given_here()
+            self._pass_over = np.zeros_like(self.given)
         self.page = None
         self.pages = self._pieces.popleft() if self._pieces else _NONE
-        self._given_before = self.given.copy() - self._pass_over
         self._reading = master.begin_pages(self.pages) if len(self.pages) else None
 
     def arrive(self, master: MasterData) -> tuple[Int64s, Int64s]:
         """Take what was read: where the matches of each row begin in it, and how many there are."""
-        start, matches = np.zeros_like(self.codes), np.zeros_like(self.codes)
+        self.cursor[:] = 0
         if self._reading is None:
             self.page = ()
-            return start, matches
+            return np.zeros_like(self.codes), np.zeros_like(self.codes)
         self.page, self._reading = self._reading.result(), None
+        start, matches = np.empty((2, len(self.codes)), dtype=np.int64)
         if master.page_order == "key":
             kernels.find(self.page.codes, self.codes, start, matches)
         else:
@@ -106,55 +110,34 @@ class Service:
             kernels.find_in_parts(self.page.codes, self.page.page_start[here], ends, self.codes, start, matches)
         return start, matches
 
-    def meet(self, start: Int64s, matches: Int64s, *, multiplies: bool) -> None:
-        """Note the matches of this piece; without output for each match they are only counted."""
-        passed = np.minimum(self._pass_over, matches)
-        self._pass_over -= passed
-        start, matches = start + passed, matches - passed
-        if not multiplies:
-            self.given += matches
-            self.rows = np.arange(len(self.slots)) if self.is_last_piece else _NONE
-            matches = self.given
-        elif self.is_last_piece:
-            # Whose matches all came with earlier pieces has left: only its fate is open.
-            came_before = (matches == 0) & (self.given > 0)
-            self.is_settled |= came_before
-            self.rows = np.flatnonzero(~came_before)
-        else:
-            self.rows = np.flatnonzero(matches)
-        self._start, self._matches = start[self.rows], matches[self.rows]
-        self._next = self._next_match = 0
+    def meet(self, start: Int64s, matches: Int64s) -> None:
+        """Note the matches of this piece, less those that have left."""
+        if self._pass_over.any():
+            self._pass_over = np.minimum(self._pass_over, matches)
+            self.given = self.given + self._pass_over
+            start, matches = start + self._pass_over, matches - self._pass_over
+            self._pass_over = np.zeros_like(matches)
+        self.start, self.matches = start, matches
 
     def stage(
-        self, layout: RowLayout, staging: UInt8s, filled: Int64s, *, copies: bool, stream_bytes: int
-    ) -> tuple[Int64s, Int64s, Int64s]:
-        """Copy matches to the staging area as far as they fit: rows, where their matches begin there, how many.
-
-        Args:
-            layout: Of master rows.
-            staging: Where they go.
-            filled: End of what is staged, and bytes that its output will take; moved on.
-            copies: Whether master columns leave at all.
-            stream_bytes: Of an average stream row.
-        """
-        begin = self._next
-        cursor = np.array([begin, self._next_match, *filled], dtype=np.int64)
-        at, rows = np.empty((2, len(self.rows)), dtype=np.int64)
+        self, pairs_per: tuple[int, int, int], layout: RowLayout, staging: UInt8s, stream_bytes: int
+    ) -> tuple[Int64s, Int64s]:
+        """Pairs of row and staged match, as far as they fit: positions in `slots`, and places in the staging area."""
+        self.cursor[kernels.PAIRS :] = 0
+        per_match, if_matched, if_not = pairs_per
+        if not self.is_last_piece:
+            if_matched = if_not = 0
+        rows = slice(self.next_row, None)
+        most = int(self.matches[rows].sum()) * per_match + len(self.slots) - self.next_row
+        most = min(most, len(staging) // (stream_bytes + kernels.PAIR_WORK_BYTES) + 1)
+        pair_row, pair_at = np.empty((2, most), dtype=np.int64)
         page = (self.page.buffer, self.page.at) if self.page else (staging[:0], _NONE)
         kernels.stage(
-            *page, self._start, self._matches, int(copies), stream_bytes, layout.last_open_offset,
-            layout.fixed_bytes, staging, cursor, at, rows,
+            per_match, if_matched, if_not, *page, self.start, self.matches, self.given, stream_bytes,
+            layout.last_open_offset, layout.fixed_bytes, staging, self.cursor, pair_row, pair_at,
         )  # fmt: skip
-        self._next, self._next_match = int(cursor[0]), int(cursor[1])
-        filled[:] = cursor[2:4]
-        is_cut = self._next < len(self.rows) and rows[self._next] > 0 and self._next_match > 0
-        part = slice(begin, self._next + int(is_cut))
-        concerned = self.rows[part]
-        if copies:
-            self.given[concerned] += rows[part]
-        if self.is_last_piece:
-            self.is_settled[self.rows[begin : self._next]] = True
-        return concerned, at[part], rows[part]
+        pairs = int(self.cursor[kernels.PAIRS])
+        return pair_row[:pairs], pair_at[:pairs]
 
 
 __all__ = ["Service"]
