@@ -120,14 +120,14 @@ class TideJoin(SemiStreamJoin):
             self._read_ahead()
         tally.counts["pages_read"] = self._master.pages_read - pages_before
         tally.counts["bytes_read"] = self._master.bytes_read - bytes_before
-        held_bytes = self._held_bytes(tally)
+        held_bytes = self._held_bytes()
         self._return_freed_memory(held_bytes["output"])
         return tally.report(held_bytes)
 
     @property
     def _is_overdue(self) -> bool:
         """Whether rows wait although the room never fills, since all that arrive are hot."""
-        return self._probed_since > self._room.most_rows and self._room.waiting_rows > 0
+        return 2 * self._probed_since > self._room.most_rows and self._room.waiting_rows > 0
 
     # Arrivals meet hot rows.
 
@@ -332,7 +332,7 @@ class TideJoin(SemiStreamJoin):
         short = [service for service in self._services if not service.is_long]
         slots = [self._room.waiting_slots(), *(service.slots[service.rows_left] for service in short)]
         given = [np.array([self._given.get(slot, 0) for slot in slots[0].tolist()], dtype=np.int64)]
-        given += [(service.given + service.given_here())[service.rows_left] for service in short]
+        given += [(service.given + service.given_now())[service.rows_left] for service in short]
         waiting = np.concatenate(slots)
         facts: dict[str, Any] = {
             "join": self.name,
@@ -399,7 +399,7 @@ class TideJoin(SemiStreamJoin):
             self._used_since_return = 0
             pa.default_memory_pool().release_unused()
 
-    def _held_bytes(self, tally: StepTally) -> dict[str, int]:
+    def _held_bytes(self) -> dict[str, int]:
         in_flight = sum(self._master.buffer_bytes(service.pages) for service in self._services)
         return {
             "arrivals": self._arrivals.bytes_held,
@@ -413,8 +413,9 @@ class TideJoin(SemiStreamJoin):
 
 
 def _long_facts(service: Service) -> list[Any]:
-    rows, here = service.rows_left, service.given_here()
-    numbers = (service.pages_left, (service.given + here)[rows], here[rows])
+    rows = service.rows_left
+    given = service.given + service.given_now()
+    numbers = (service.pages_left, given[rows], service.given_here()[rows])
     return [len(service.slots[rows]), *(part.tolist() for part in numbers)]
 
 

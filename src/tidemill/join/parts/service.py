@@ -39,10 +39,8 @@ class Service:
     ) -> None:
         self.slots, self.codes = slots, codes
         self.page: Any = None
-        self.given = given if given_here is None else given - given_here
-        self._pass_over = given if given_here is None else given_here
-        if given_here is None:
-            self.given = np.zeros_like(given)
+        self.given = given
+        self._passed = given if given_here is None else given_here
         cuts = np.arange(most_pages, len(pages), most_pages)
         self._pieces = deque(np.split(pages, cuts) if len(cuts) else [pages] if len(pages) else [])
         self.is_long = len(cuts) > 0
@@ -77,18 +75,22 @@ class Service:
 
     def given_here(self) -> Int64s:
         """Matches of each row that have left of this piece."""
-        here = self._pass_over.copy()
+        return self._passed + self.given_now()
+
+    def given_now(self) -> Int64s:
+        """Matches of each row that have left of this piece since it was read."""
+        now = np.zeros(len(self.slots), dtype=np.int64)
         if self.page is not None:
-            here[: self.next_row] += self.matches[: self.next_row]
+            now[: self.next_row] = self.matches[: self.next_row]
             if not self.is_piece_over:
-                here[self.next_row] += self.cursor[kernels.NEXT_MATCH]
-        return here
+                now[self.next_row] = self.cursor[kernels.NEXT_MATCH]
+        return now
 
     def begin(self, master: MasterData) -> None:
         """Start the read of the next piece."""
         if self.page is not None:
-            self.given = self.given + self.given_here()
-            self._pass_over = np.zeros_like(self.given)
+            self.given = self.given + self.given_now()
+            self._passed = np.zeros_like(self.given)
         self.page = None
         self.pages = self._pieces.popleft() if self._pieces else _NONE
         self._reading = master.begin_pages(self.pages) if len(self.pages) else None
@@ -112,11 +114,8 @@ class Service:
 
     def meet(self, start: Int64s, matches: Int64s) -> None:
         """Note the matches of this piece, less those that have left."""
-        if self._pass_over.any():
-            self._pass_over = np.minimum(self._pass_over, matches)
-            self.given = self.given + self._pass_over
-            start, matches = start + self._pass_over, matches - self._pass_over
-            self._pass_over = np.zeros_like(matches)
+        if self._passed.any():
+            start, matches = start + self._passed, matches - self._passed
         self.start, self.matches = start, matches
 
     def stage(
