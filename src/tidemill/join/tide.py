@@ -110,9 +110,9 @@ class TideJoin(SemiStreamJoin):
         tally = StepTally(rows_in=self._rows_in)
         self._rows_in = self._output_bytes = 0
         pages_before, bytes_before = self._master.pages_read, self._master.bytes_read
-        if self._leaving is None and self._arrivals.rows and self._has_room() and not self._is_overdue:
-            self._probe(tally)
-        elif self._leaving is None and self._room.waiting_rows:
+        # What was read is used up first: rows that it serves do not wait for rows that come later.
+        is_serving = bool(self._services) and self._services[0].page is not None
+        if self._leaving is None and (is_serving or not self._probe(tally)) and self._room.waiting_rows:
             self._serve(tally)
         if self._leaving is not None:
             self._put_out_hits(self._leaving, tally)
@@ -144,7 +144,10 @@ class TideJoin(SemiStreamJoin):
             rows //= 2
         return rows
 
-    def _probe(self, tally: StepTally) -> None:
+    def _probe(self, tally: StepTally) -> bool:
+        """Let arrivals meet hot rows; False when there are none, or when their misses could not wait."""
+        if not self._arrivals.rows or not self._has_room() or self._is_overdue:
+            return False
         if self._hot.is_full:
             with tally.timed("renew"):
                 self._hot.renew()
@@ -160,6 +163,8 @@ class TideJoin(SemiStreamJoin):
                 matches[misses[regions < 0]] = 0
                 misses, regions = misses[regions >= 0], regions[regions >= 0]
             encoded, until = self._encode(batch, misses)
+        if until == 0:
+            return False
         if until < batch.num_rows:
             misses, regions = misses[misses < until], regions[: len(misses[misses < until])]
         batch = self._arrivals.take(until)
@@ -173,6 +178,7 @@ class TideJoin(SemiStreamJoin):
                     self._given_of_first = 0
                 self._let_wait(codes[misses], regions, *encoded)
         self._begin_leaving(batch, at, matches)
+        return True
 
     def _encode(self, batch: pa.RecordBatch, misses: Int64s) -> tuple[tuple[Any, Int64s], int]:
         """The misses as rows, as far as they can wait; and how many rows of the batch those concern."""

@@ -64,7 +64,7 @@ class TideSizes:
             "arrivals": 2 * (stream_row + WORK_BYTES_PER_ROW),
             "hot_rows": 64,
             "sketch": LEAST_SKETCH_BYTES,
-            "waiting": 4 * (stream_row + 64),
+            "waiting": 6 * (stream_row + WORK_BYTES_PER_ROW) + 256,  # whatever arrives can wait
             "disk_buffer": 2 * longest,
             "index": master.index_bytes + master.pages * _INDEX_BYTES_OF_A_REGION + 64,
             "output": output_row,
