@@ -1,6 +1,7 @@
 """TIDE: hot rows, rows that wait by place on disk, and reads that go where most of them wait."""
 
 from collections import deque
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from tidemill.join.parts.regions import Regions
 from tidemill.join.parts.row_cache import RowCache
 from tidemill.join.parts.service import Service
 from tidemill.join.parts.snapshots import pack, unpack
+from tidemill.join.parts.split import Split
 from tidemill.join.parts.tally import StepTally
 from tidemill.join.parts.waiting_room import REGION_BYTES, WaitingRoom
 from tidemill.join.protocol import SemiStreamJoin, StepReport
@@ -28,6 +30,7 @@ from tidemill.master.rows import RowLayout
 
 _RESERVED = ("arrivals", "hot_rows", "sketch", "waiting", "disk_buffer", "index", "output")
 _PIECE_ROWS = 16_384  # probed together: their hot rows fit the second-level cache while columns are gathered
+_NOBODY = np.empty(0, dtype=np.int64)
 _STAGING_SHARE = 0.4  # of the output reservation; the columns that staged rows become take the rest
 
 
@@ -55,8 +58,9 @@ class TideJoin(SemiStreamJoin):
         self._regions = Regions(master, self.sizes.region_pages)
         self._clear()
         # Held by hot rows and sketch: they only make the join faster.
-        keeps_rows = bool(plan.master_columns)
-        self._hot = RowCache(self.sizes.hot_rows_bytes, self._layout_row_bytes(), self._layout, keeps_rows=keeps_rows)
+        self._hot = self._no_hot_rows()
+        self._split = Split()
+        self._resize_to: float | None = None
         self._sketch = FrequencySketch(self.sizes.sketch_bytes)
         self._counted = 0
         self._miss_share = 1.0
@@ -65,8 +69,14 @@ class TideJoin(SemiStreamJoin):
         self._staging = np.empty(staging_bytes // 8, dtype=np.uint64).view(np.uint8)
         self._used_since_return = 0
 
-    def _layout_row_bytes(self) -> int:
-        return max(self._master.row_bytes, self._layout.least_row_bytes)
+    def _no_hot_rows(self) -> RowCache:
+        row_bytes = max(self._master.row_bytes, self._layout.least_row_bytes)
+        keeps_rows = bool(self.plan.master_columns)
+        return RowCache(self.sizes.hot_rows_bytes, row_bytes, self._layout, keeps_rows=keeps_rows)
+
+    def _no_waiting_rows(self) -> WaitingRoom:
+        layout = RowLayout.of(self.plan.stream_schema)
+        return WaitingRoom(self.sizes.waiting_bytes, layout, len(self._regions), self.plan.stream_row_bytes)
 
     def _clear(self) -> None:
         """Nothing has arrived, nothing waits."""
@@ -77,9 +87,7 @@ class TideJoin(SemiStreamJoin):
         self._leaving: Leaving | None = None
         self._given_of_first = 0
         # Held by waiting
-        self._room = WaitingRoom(
-            self.sizes.waiting_bytes, RowLayout.of(self.plan.stream_schema), len(self._regions), self.plan.stream_row_bytes
-        )  # fmt: skip
+        self._room = self._no_waiting_rows()
         self._given: dict[int, int] = {}
         # Held by the disk buffer
         self._services: deque[Service] = deque()
@@ -146,7 +154,9 @@ class TideJoin(SemiStreamJoin):
 
     def _probe(self, tally: StepTally) -> bool:
         """Let arrivals meet hot rows; False when there are none, or when their misses could not wait."""
-        if not self._arrivals.rows or not self._has_room() or self._is_overdue:
+        if self._resize_to is not None and not self._room.waiting_rows:
+            self._resize(self._resize_to)
+        if not self._arrivals.rows or self._resize_to is not None or not self._has_room() or self._is_overdue:
             return False
         if self._hot.is_full:
             with tally.timed("renew"):
@@ -156,7 +166,7 @@ class TideJoin(SemiStreamJoin):
             codes, present = stream_keys(batch, self.plan.stream_key)
             if not self._master.pages:
                 present = np.zeros_like(present)
-            at, matches = self._hot.probe(codes, present)
+            at, matches, sizes = self._hot.probe(codes, present)
             misses = np.flatnonzero(matches < 0)
             regions = self._regions.of(codes[misses])
             if (regions < 0).any():  # the index knows that these do not exist
@@ -169,6 +179,8 @@ class TideJoin(SemiStreamJoin):
             misses, regions = misses[misses < until], regions[: len(misses[misses < until])]
         batch = self._arrivals.take(until)
         self._probed_since += until
+        self._split.period.rows += until
+        self._split.period.misses += len(misses)
         at, matches = at[:until], matches[:until]
         self._miss_share = min(1.0, max(0.02, 0.9 * self._miss_share + 0.11 * len(misses) / max(1, until)))
         if len(misses):
@@ -177,8 +189,29 @@ class TideJoin(SemiStreamJoin):
                     self._given[self._room.next_slot] = self._given_of_first
                     self._given_of_first = 0
                 self._let_wait(codes[misses], regions, *encoded)
-        self._begin_leaving(batch, at, matches)
+        self._begin_leaving(batch, at, matches, sizes[:until])
+        self._look_at_split()
         return True
+
+    def _look_at_split(self) -> None:
+        """Let the room empty itself if hot and waiting rows should share memory otherwise."""
+        if self._split.is_due(self._hot.entries, self._room.most_rows):
+            hits = self._hot.hits_per_byte()
+            self._resize_to = self._split.look(hits_per_byte=hits, waiting_bytes=self.sizes.waiting_bytes)
+
+    def _resize(self, hot_share: float) -> None:
+        """Share out anew what hot and waiting rows hold; nobody waits, and hot rows are found again."""
+        both = self.sizes.hot_rows_bytes + self.sizes.waiting_bytes
+        least = 2 * self.sizes.arrivals_bytes
+        hot = max(64, min(int(both * hot_share), both - least))
+        self.sizes = replace(self.sizes, hot_rows_bytes=hot, waiting_bytes=both - hot)
+        del self._hot, self._room  # before the new ones, which may take their place in memory
+        for name in ("hot_rows", "waiting"):
+            self.budget.release(name)
+        for name in ("hot_rows", "waiting"):
+            self.budget.reserve(name, getattr(self.sizes, f"{name}_bytes"))
+        self._hot, self._room = self._no_hot_rows(), self._no_waiting_rows()
+        self._resize_to = None
 
     def _encode(self, batch: pa.RecordBatch, misses: Int64s) -> tuple[tuple[Any, Int64s], int]:
         """The misses as rows, as far as they can wait; and how many rows of the batch those concern."""
@@ -197,14 +230,14 @@ class TideJoin(SemiStreamJoin):
             self._counted = 0
         self._room.push(codes, regions, rows, at)
 
-    def _begin_leaving(self, batch: pa.RecordBatch, at: Int64s, matches: Int64s) -> None:
+    def _begin_leaving(self, batch: pa.RecordBatch, at: Int64s, matches: Int64s, sizes: Int64s) -> None:
         known = np.flatnonzero(matches >= 0)
         self._probed = batch
-        at, matches = at[known], matches[known]
+        at, matches, sizes = at[known], matches[known], sizes[known]
         if self.plan.stream_key.form.is_hashed:
             hit = np.flatnonzero(matches)
             met = self._are_met(batch.take(known[hit]), self._hot.rows, at[hit])
-            matches[hit[~met]], at[hit[~met]] = 0, -1
+            matches[hit[~met]], at[hit[~met]], sizes[hit[~met]] = 0, -1, 0
         everyone = len(known) == batch.num_rows
 
         def gather(rows: Int64s) -> pa.RecordBatch:
@@ -213,7 +246,7 @@ class TideJoin(SemiStreamJoin):
             return batch.take(known[rows])
 
         self._leaving = Leaving(
-            self.plan, self._layout, self._hot.rows, at, matches, gather,
+            self.plan, self._layout, self._hot.rows, at, matches, sizes, gather,
             stream_bytes=self._stream_bytes(batch), skip=self._given_of_first,
         )  # fmt: skip
         self._given_of_first = 0
@@ -240,37 +273,64 @@ class TideJoin(SemiStreamJoin):
     # Waiting rows meet the disk.
 
     def _serve(self, tally: StepTally) -> None:
-        """Take the oldest read and let its rows leave, as far as output has room."""
-        self._probed_since = 0
-        self._read_ahead()
-        service = self._services[0]
-        if service.page is None:
-            with tally.timed("read"):
-                start, matches = service.arrive(self._master)
-            self._read_ahead()
-            with tally.timed("match"):
-                self._meet(service, start, matches)
+        """Match what was read, read after read, until output is full or the pages of a step are used up."""
+        self._probed_since = pages = 0
+        filled = np.zeros(2, dtype=np.int64)
+        leaving: list[tuple[Int64s, Int64s, Bools | None]] = []
+        while self._read_ahead():
+            service = self._services[0]
+            if service.page is None:
+                pages += len(service.pages)
+                if pages > self.sizes.pages_per_step:
+                    break
+                with tally.timed("read"):
+                    start, matches = service.arrive(self._master)
+                self._read_ahead()
+                with tally.timed("match"):
+                    self._meet(service, start, matches)
+            with tally.timed("stage"):
+                leaving.append(self._stage(service, filled, tally))
+            if not service.is_piece_over:
+                break
+            self._end_piece(service)
+            if self._arrivals.rows and self._resize_to is None and self._has_room():
+                break
+        with tally.timed("assemble"):
+            self._put_out_served(leaving, tally)
+        self._output_bytes = int(filled[0])
+
+    def _stage(
+        self, service: Service, filled: Int64s, tally: StepTally
+    ) -> tuple[Int64s, Int64s, Bools | None]:
+        """Slots, staged matches and, where no master columns leave, whether there is one; settles who is finished."""
         begin = service.next_row
-        with tally.timed("match"):
-            pairs = service.stage(self._pairs_per, self._layout, self._staging, self._waiting_bytes)
-        if len(pairs[0]):
-            with tally.timed("assemble"):
-                tally.outputs.append(self._served(service, *pairs))
-        self._output_bytes = int(service.cursor[3])
+        rows, at = service.stage(self._pairs_per, self._layout, self._staging, filled, self._waiting_bytes)
+        matched = None if self._copies else (service.matches + service.given)[rows] > 0
         if service.is_last_piece:
             self._settle(service, slice(begin, service.next_row), tally)
-        if service.is_piece_over and service.is_last_piece:
+        return service.slots[rows], at, matched
+
+    def _end_piece(self, service: Service) -> None:
+        if service.is_last_piece:
             self._services.popleft()
-        elif service.is_piece_over:
+        else:
             service.begin(self._master)
 
-    def _served(self, service: Service, rows: Int64s, at: Int64s) -> pa.RecordBatch:
-        stream_rows = self._room.decode(service.slots[rows])
-        if not self._copies:
-            matched = (service.matches + service.given)[rows] > 0
-            return self.plan.assemble(stream_rows, None, matched)
-        master_rows = self._layout.decode(self._staging, at, self.plan.chosen_columns)
-        return self.plan.assemble(stream_rows, master_rows, at >= 0)
+    def _put_out_served(
+        self, leaving: list[tuple[Int64s, Int64s, Bools | None]], tally: StepTally
+    ) -> None:
+        slots = np.concatenate([part[0] for part in leaving]) if leaving else _NOBODY
+        if not len(slots):
+            return
+        # Slots were given back already: their rows stay where they are until others come.
+        stream_rows = self._room.decode(slots)
+        if self._copies:
+            at = np.concatenate([part[1] for part in leaving])
+            master_rows = self._layout.decode(self._staging, at, self.plan.chosen_columns)
+            tally.outputs.append(self.plan.assemble(stream_rows, master_rows, at >= 0))
+        else:
+            matched = np.concatenate([part[2] for part in leaving if part[2] is not None])
+            tally.outputs.append(self.plan.assemble(stream_rows, None, matched))
 
     def _settle(self, service: Service, rows: slice, tally: StepTally) -> None:
         matched = int(np.count_nonzero(service.matches[rows] + service.given[rows]))
@@ -281,37 +341,38 @@ class TideJoin(SemiStreamJoin):
     def _waiting_bytes(self) -> int:
         return max(self.plan.stream_row_bytes, self._room.layout.least_row_bytes)
 
-    def _read_ahead(self) -> None:
-        """Keep a read under way for the regions that should be served next."""
+    def _read_ahead(self) -> bool:
+        """Keep a read under way for the regions that should be served next; False when nobody waits."""
         while len(self._services) < 2 and len(regions := self._choose()):
             self._begin_service(regions)
+        return bool(self._services)
 
     def _choose(self) -> Int64s:
         """Regions in the order in which they lie on disk: those whose rows wait longest, and those with most rows."""
-        waiting = np.flatnonzero(self._room.count)
-        most = self.sizes.regions_per_step
-        if len(waiting) > most:
-            self._turn = (self._turn + 1) % 2
-            oldest = (most + self._turn) // 2
-            by_age = waiting[np.argpartition(self._room.since[waiting], oldest - 1)[:oldest]] if oldest else waiting[:0]
-            dense = most - oldest
-            by_count = waiting[np.argpartition(-self._room.count[waiting], dense - 1)[:dense]] if dense else waiting[:0]
-            waiting = np.concatenate([by_age, by_count[~np.isin(by_count, by_age)]])
+        most = self.sizes.regions_per_read
+        self._turn = (self._turn + 1) % 2
+        oldest = (most + self._turn) // 2
+        waiting = self._room.choose(oldest, most - oldest)
         pages = self._regions.first_page[waiting + 1] - self._regions.first_page[waiting]
-        fitting = int(np.searchsorted(np.cumsum(pages), self.sizes.pages_per_step, side="right"))
-        return np.sort(waiting[: max(1, fitting)])
+        if int(pages.sum()) > self.sizes.pages_per_read:
+            fitting = np.searchsorted(np.cumsum(pages), self.sizes.pages_per_read, side="right")
+            waiting = waiting[: max(1, int(fitting))]
+        return np.sort(waiting)
 
     def _begin_service(self, regions: Int64s) -> None:
         rows = self._room.count[regions].astype(np.int64)
-        slots = self._room.pop(regions)
-        codes = self._room.codes(slots)
+        slots, codes = self._room.pop(regions)
         given = np.zeros(len(slots), dtype=np.int64)
         if self._given:
             given[:] = [self._given.pop(slot, 0) for slot in slots.tolist()]
         pages = self._regions.pages_for(regions, rows, codes)
-        service = Service(slots, codes, pages, given, self.sizes.pages_per_step)
+        groups = np.append(self._regions.first_page[regions], self._regions.first_page[regions[-1] + 1]), rows
+        service = Service(slots, codes, pages, given, self.sizes.pages_per_read, groups=groups)
         service.begin(self._master)
         self._services.append(service)
+        self._split.period.services += len(regions)
+        self._split.period.served_rows += len(slots)
+        self._split.period.bytes_read += self._master.buffer_bytes(pages)
 
     def _meet(self, service: Service, start: Int64s, matches: Int64s) -> None:
         """Confirm matches by their real keys, and keep the rows of codes that are met often."""
@@ -365,6 +426,7 @@ class TideJoin(SemiStreamJoin):
                 next_move="restore into a join with the same master version, columns and kind",
             )
         self._clear()
+        self._resize_to = None
         for name in ("leaving", "arrivals"):
             if parts[name].num_rows:
                 self._arrivals.add(parts[name])
@@ -390,7 +452,7 @@ class TideJoin(SemiStreamJoin):
         codes = self._room.codes(slots)
         self._room.pop(np.unique(self._regions.of(codes)))
         left, given_, here_ = (np.array(numbers, dtype=np.int64) for numbers in (pages, given, here))
-        service = Service(slots, codes, left, given_, self.sizes.pages_per_step, here_)
+        service = Service(slots, codes, left, given_, self.sizes.pages_per_read, here_)
         service.is_long = True
         service.begin(self._master)
         self._services.append(service)

@@ -12,9 +12,10 @@ from tidemill.master import MasterData
 
 PAGES_OF_A_REGION = 16
 """256 KiB of 16 KiB pages: the knee of the measured read times."""
-_REGIONS_OF_A_STEP = 16
-_MOST_ARRIVALS_BYTES = 4 * 2**20
-_MOST_OUTPUT_BYTES = 8 * 2**20
+_MOST_REGIONS_PER_READ = 8
+_READS_PER_STEP = 8
+_MOST_ARRIVALS_BYTES = 5 * 2**19
+_MOST_OUTPUT_BYTES = 9 * 2**19
 _INDEX_BYTES_OF_A_REGION = REGION_BYTES + 16
 _PARTS = ("arrivals", "hot_rows", "sketch", "waiting", "disk_buffer", "index", "output")
 
@@ -33,7 +34,8 @@ class TideSizes:
     output_bytes: int
     """Matched rows as they are staged, and the columns that they become."""
     region_pages: int
-    regions_per_step: int
+    regions_per_read: int
+    reads_per_step: int
 
     def __post_init__(self) -> None:
         wrong = [name for name, value in vars(self).items() if value <= 0]
@@ -47,7 +49,11 @@ class TideSizes:
 
     @property
     def pages_per_step(self) -> int:
-        return self.region_pages * self.regions_per_step
+        return self.pages_per_read * self.reads_per_step
+
+    @property
+    def pages_per_read(self) -> int:
+        return self.region_pages * self.regions_per_read
 
     @property
     def total_bytes(self) -> int:
@@ -80,17 +86,17 @@ class TideSizes:
             )
         # Regions need less index than pages: what is counted too much for the least budget comes back here.
         region_pages = 1
-        while region_pages < PAGES_OF_A_REGION and 2 * region_pages * page_bytes * 32 <= spare:
+        while region_pages < PAGES_OF_A_REGION and 2 * region_pages * longest * 6 <= spare:
             region_pages *= 2
         regions = -(-master.pages // region_pages)
         index = master.index_bytes + regions * _INDEX_BYTES_OF_A_REGION + 64
         spare += least["index"] - index
         region_bytes = region_pages * longest
-        regions_of_a_step = max(1, min(_REGIONS_OF_A_STEP, spare // 16 // region_bytes))
+        regions_per_read = max(1, min(_MOST_REGIONS_PER_READ, spare // (14 * region_bytes)))
         parts = {
-            "arrivals_bytes": least["arrivals"] + min(spare // 12, _MOST_ARRIVALS_BYTES),
+            "arrivals_bytes": least["arrivals"] + min(spare // 16, _MOST_ARRIVALS_BYTES),
             "sketch_bytes": least["sketch"] + spare // 20,
-            "disk_buffer_bytes": max(least["disk_buffer"], 2 * regions_of_a_step * region_bytes),
+            "disk_buffer_bytes": max(least["disk_buffer"], 2 * regions_per_read * region_bytes),
             "output_bytes": least["output"] + min(spare // 8, _MOST_OUTPUT_BYTES),
         }  # fmt: skip
         left = total_bytes - index - sum(parts.values())
@@ -100,7 +106,8 @@ class TideSizes:
             hot_rows_bytes=max(64, hot),
             waiting_bytes=left - max(64, hot),
             region_pages=region_pages,
-            regions_per_step=regions_of_a_step,
+            regions_per_read=regions_per_read,
+            reads_per_step=_READS_PER_STEP,
             **parts,
         )
 

@@ -12,6 +12,9 @@ from tidemill.join.parts.tally import StepTally
 from tidemill.master.rows import RowLayout, UInt8s
 
 
+_ONE_EACH = ("inner", "left")
+
+
 class Leaving:
     """Rows whose matches lie side by side in a buffer; they leave in their order, over as many batches as it takes.
 
@@ -21,6 +24,7 @@ class Leaving:
         rows: Buffer of master rows.
         at: Where the matches of each stream row begin.
         matches: How many there are.
+        sizes: Bytes that they take together.
         gather: Gives the stream rows at positions of `at`.
         stream_bytes: Average size of a stream row.
         skip: Matches of the first row that have left before.
@@ -33,6 +37,7 @@ class Leaving:
         rows: UInt8s,
         at: Int64s,
         matches: Int64s,
+        sizes: Int64s,
         gather: Callable[[Int64s], pa.RecordBatch],
         *,
         stream_bytes: int,
@@ -40,6 +45,7 @@ class Leaving:
     ) -> None:
         self.plan = plan
         self.at, self.matches = at, matches
+        self._ends = self._output_ends(sizes, stream_bytes) if skip == 0 and plan.how in _ONE_EACH else None
         self._layout, self._rows = layout, rows
         self._gather = gather
         self._stream_bytes = stream_bytes
@@ -74,6 +80,8 @@ class Leaving:
     def put_out(self, limit_bytes: int, tally: StepTally) -> slice:
         """Add the next batch to the tally; the rows that are finished with it."""
         before = self.next_row
+        if self._ends is not None:
+            return self._put_out_one_each(self._ends, before, limit_bytes, tally)
         most_pairs = int(min(np.maximum(self.matches[before:], 1).sum(), limit_bytes // self._stream_bytes + 1))
         pair_row, pair_at = np.empty((2, most_pairs), dtype=np.int64)
         self._cursor[kernels.PAIRS] = self._cursor[kernels.USED_BYTES] = 0
@@ -87,6 +95,26 @@ class Leaving:
             tally.outputs.append(self._output(pair_row[:pairs], pair_at[:pairs]))
         self.output_bytes = int(self._cursor[kernels.USED_BYTES])
         return slice(before, self.next_row)
+
+    def _output_ends(self, sizes: Int64s, stream_bytes: int) -> Int64s | None:
+        """Bytes of output up to and with each row, when no row has more than one match; else None."""
+        if len(self.matches) and int(self.matches.max()) > 1:
+            return None
+        leaves = 1 if self.plan.how == "left" else self.matches
+        return np.cumsum((sizes + (stream_bytes + kernels.PAIR_WORK_BYTES)) * leaves)
+
+    def _put_out_one_each(self, ends: Int64s, before: int, limit_bytes: int, tally: StepTally) -> slice:
+        """As `put_out`, where each row gives one pair at most: no need to walk through matches."""
+        done = int(ends[before - 1]) if before else 0
+        until = max(before + 1, int(np.searchsorted(ends, done + limit_bytes, side="right")))
+        self._cursor[kernels.NEXT] = until = min(until, len(ends))
+        self.output_bytes = int(ends[until - 1]) - done if until else 0
+        rows = np.arange(before, until)
+        if self.plan.how == "inner":
+            rows = rows[self.matches[before:until] > 0]
+        if len(rows):
+            tally.outputs.append(self._output(rows, self.at[rows]))
+        return slice(before, until)
 
     def _output(self, pair_row: Int64s, pair_at: Int64s) -> pa.RecordBatch:
         stream_rows = self._gather(pair_row)

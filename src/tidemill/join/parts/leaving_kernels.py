@@ -111,7 +111,7 @@ def stage(
             need = size + stream_bytes + PAIR_WORK_BYTES
             if cursor[PAIRS] == len(pair_row) or (place >= 0 and cursor[STAGED] + size > len(staging)):
                 return
-            if cursor[PAIRS] > 0 and cursor[USED_BYTES] + need > len(staging):
+            if cursor[USED_BYTES] > 0 and cursor[USED_BYTES] + need > len(staging):
                 return
             pair_row[cursor[PAIRS]] = i
             pair_at[cursor[PAIRS]] = -1
@@ -126,43 +126,56 @@ def stage(
         cursor[NEXT_MATCH] = 0
 
 
-@njit(types.void(READ_INT64S, READ_INT64S, INT64S, INT64S), cache=True, nogil=True)
-def find(stored: Int64s, codes: Int64s, start: Int64s, matches: Int64s) -> None:
-    """Where the rows of each code start among codes that ascend, and how many there are."""
-    for i in range(len(codes)):
-        low, size = 0, len(stored)
-        while size > 1:  # without branches that the processor would have to guess
-            half = size >> 1
-            low = low + half if stored[low + half - 1] < codes[i] else low
-            size -= half
-        if size == 1 and stored[low] < codes[i]:
-            low += 1
-        start[i] = low
-        end = low
-        while end < len(stored) and stored[end] == codes[i]:
-            end += 1
-        matches[i] = end - low
+@njit(types.int64(READ_INT64S, types.int64, types.int64, types.int64), cache=True, inline="always")
+def _first_at_least(stored: Int64s, low: int, high: int, code: int) -> int:
+    """The first place from low to high, where codes ascend, whose code is not smaller.
+
+    Looks where the code would lie if codes were spread evenly, as hashes and numbered keys are, before it halves.
+    """
+    for _ in range(2):
+        if high - low < 16:
+            break
+        first, last = np.float64(stored[low]), np.float64(stored[high - 1])
+        if not first < np.float64(code) < last:
+            break
+        guess = low + np.int64((np.float64(code) - first) / (last - first) * np.float64(high - 1 - low))
+        guess = min(max(guess, low), high - 1)
+        if stored[guess] < code:
+            low = guess + 1
+            if low + 8 < high and stored[low + 8] >= code:
+                high = low + 9
+        else:
+            high = guess + 1
+            if high - 9 > low and stored[high - 9] < code:
+                low = high - 8
+    while low < high:
+        middle = (low + high) >> 1
+        if stored[middle] < code:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @njit(
     types.void(READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S, INT64S, INT64S), cache=True, nogil=True
 )
-def find_in_parts(
-    stored: Int64s, begin: Int64s, end: Int64s, codes: Int64s, start: Int64s, matches: Int64s
-) -> None:
-    """As `find`, each code between its own `begin` and `end`."""
+def find(stored: Int64s, begin: Int64s, end: Int64s, codes: Int64s, start: Int64s, matches: Int64s) -> None:
+    """Where the rows of each code start between its own `begin` and `end`, where codes ascend, and how many."""
     for i in range(len(codes)):
-        low, high = begin[i], end[i]
-        while low < high:
-            middle = (low + high) >> 1
-            if stored[middle] < codes[i]:
-                low = middle + 1
-            else:
-                high = middle
+        low = _first_at_least(stored, begin[i], end[i], codes[i])
         start[i] = low
         while low < end[i] and stored[low] == codes[i]:
             low += 1
         matches[i] = low - start[i]
 
 
-__all__ = ["NEXT", "NEXT_MATCH", "PAIRS", "PAIR_WORK_BYTES", "STAGED", "USED_BYTES", "find", "find_in_parts", "pair_up", "stage"]
+@njit(types.void(READ_INT64S, READ_INT64S, INT64S), cache=True, nogil=True)
+def last_not_after(first_codes: Int64s, codes: Int64s, found: Int64s) -> None:
+    """The last place whose code is not greater, where codes ascend and differ; -1 when there is none."""
+    for i in range(len(codes)):
+        at = _first_at_least(first_codes, 0, len(first_codes), codes[i])
+        found[i] = at if at < len(first_codes) and first_codes[at] == codes[i] else at - 1
+
+
+__all__ = ["NEXT", "NEXT_MATCH", "PAIRS", "PAIR_WORK_BYTES", "STAGED", "USED_BYTES", "find", "last_not_after", "pair_up", "stage"]

@@ -3,6 +3,7 @@
 import numpy as np
 
 from tidemill.join.parts.kernels import Int64s
+from tidemill.join.parts.leaving_kernels import last_not_after
 from tidemill.master import MasterData
 
 
@@ -59,7 +60,9 @@ class Regions:
     def of(self, codes: Int64s) -> Int64s:
         """The region of each code, or -1 where the index knows that it does not exist."""
         if self._in_key_order:
-            return np.searchsorted(self._first_code, codes, side="right") - 1
+            found = np.empty_like(codes)
+            last_not_after(self._first_code, codes, found)
+            return found
         page, count = self._master.locate(codes)
         return np.where(count > 0, np.searchsorted(self.first_page, page, side="right") - 1, -1)
 

@@ -38,6 +38,7 @@ class RowCache:
         self._row_shape = (layout.last_open_offset, layout.fixed_bytes)
         # Entries, most entries, end of the rows, whether something did not fit.
         self._state = np.array([0, most_entries, 0, 0], dtype=np.int64)
+        self._probed = 0
         self.least_met = 1
         """How often a code must have been met to become hot."""
 
@@ -53,11 +54,15 @@ class RowCache:
     def bytes_held(self) -> int:
         return self._table.nbytes + self._hits.nbytes + int(self._state[2])
 
-    def probe(self, codes: Int64s, present: Bools) -> tuple[Int64s, Int64s]:
-        """Where the rows of each code begin, and how many there are: 0 if it does not exist, -1 if it is not hot."""
-        at, rows = np.empty_like(codes), np.empty_like(codes)
-        kernels.probe(self._table, self._hits, codes, present, at, rows)
-        return at, rows
+    def probe(self, codes: Int64s, present: Bools) -> tuple[Int64s, Int64s, Int64s]:
+        """Where the rows of each code begin, how many there are, and bytes that they take.
+
+        There are 0 of a code that does not exist, and -1 of one that is not hot.
+        """
+        at, rows, sizes = np.empty((3, len(codes)), dtype=np.int64)
+        kernels.probe(self._table, self._hits, codes, present, at, rows, sizes)
+        self._probed += len(codes)
+        return at, rows, sizes
 
     def admit(
         self, page: UInt8s, page_at: Int64s, start: Int64s, matches: Int64s, codes: Int64s, met: UInt32s
@@ -68,16 +73,26 @@ class RowCache:
             self._table, self._hits, self.rows, self._state, *found, self.least_met, *self._row_shape, self._keeps_rows
         )  # fmt: skip
 
+    def hits_per_byte(self) -> float:
+        """Hits of the less used half of the entries, for each code probed and byte held: what a byte more would save."""
+        used = np.sort(self._hits[self._table[:, 1] != 0])
+        if len(used) < 2 or not self._probed:
+            return 0.0
+        # The first meeting was the miss that brought the row.
+        hits = np.maximum(used[: len(used) // 2].astype(np.int64) - self.least_met, 0).sum()
+        return float(hits) / self._probed / (self.bytes_held * (len(used) // 2) / len(used))
+
     def renew(self) -> None:
         """Make room: let the least used entries go and age the others."""
         used = self._hits[self._table[:, 1] != 0]
         leave = max(1, int(len(used) * _EVICTED_SHARE))
         below = int(np.partition(used, leave - 1)[leave - 1]) if len(used) else 0
-        fewer = int((used < below).sum())
-        self._state[0] -= kernels.evict(self._table, self._hits, below, leave - fewer)
+        fewer, equal = int((used < below).sum()), int((used == below).sum())
+        self._state[0] -= kernels.evict(self._table, self._hits, below, leave - fewer, max(1, equal))
         if self._keeps_rows:
             self._state[2] = kernels.close_gaps(self._table, self.rows, self._state[2], *self._row_shape)
         np.right_shift(self._hits, 1, out=self._hits)
+        self._probed //= 2
         self._state[3] = 0
         self.least_met = max(2, below // 2 + 1)
 

@@ -9,8 +9,8 @@ from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, 
 
 UInt16s = npt.NDArray[np.uint16]
 
-ROWS_BITS = 16
-MOST_ROWS_OF_A_KEY = 2**ROWS_BITS - 1
+MOST_ROWS_OF_A_KEY = 2**16 - 1
+MOST_BYTES_OF_A_KEY = 8 * (2**16 - 1)
 
 _TABLE = types.Array(types.int64, 2, "C")
 _READ_TABLE = types.Array(types.int64, 2, "C", readonly=True)
@@ -21,8 +21,19 @@ _MOST_HITS = np.uint16(65535)
 _BLOCK = 256
 
 
+# An entry: place of the rows in words of eight bytes plus one (32 bits), words that they take (16), rows (16).
+@njit(types.int64(types.int64, types.int64, types.int64), cache=True, inline="always")
+def _entry(at: int, size: int, rows: int) -> np.int64:
+    return np.int64((((at >> 3) + 1) << 32) | ((size >> 3) << 16) | rows)
+
+
+@njit(types.int64(types.int64), cache=True, inline="always")
+def _place(entry: int) -> np.int64:
+    return np.int64(((entry >> 32) - 1) << 3)
+
+
 @njit(types.int64(_READ_TABLE, types.int64), cache=True, inline="always")
-def _slot_of(table: Int64s, code: int) -> int:
+def _slot_of(table: Int64s, code: int) -> np.int64:
     """The slot of a code, or of the free slot where it would go. An entry of 0 marks a free slot."""
     capacity = table.shape[0]
     at = home_slot(code, capacity)
@@ -31,9 +42,15 @@ def _slot_of(table: Int64s, code: int) -> int:
     return at
 
 
-@njit(types.void(_READ_TABLE, _HITS, READ_INT64S, _READ_BOOLS, INT64S, INT64S), cache=True, nogil=True)
-def probe(table: Int64s, hits: UInt16s, codes: Int64s, present: Bools, at: Int64s, rows: Int64s) -> None:
+@njit(
+    types.void(_READ_TABLE, _HITS, READ_INT64S, _READ_BOOLS, INT64S, INT64S, INT64S), cache=True, nogil=True
+)
+def probe(
+    table: Int64s, hits: UInt16s, codes: Int64s, present: Bools, at: Int64s, rows: Int64s, sizes: Int64s
+) -> None:
     """Where the rows of each code begin, and how many there are: 0 for one known not to exist, -1 for a miss.
+
+    And how many bytes they take.
 
     Codes and entries at home slots are fetched for a block first, without a branch: so the processor waits for many
     of them at a time.
@@ -51,22 +68,23 @@ def probe(table: Int64s, hits: UInt16s, codes: Int64s, present: Bools, at: Int64
         for k in range(size):
             i = begin + k
             slot, code, entry = home[k], found[k, 0], found[k, 1]
+            at[i], rows[i], sizes[i] = -1, 0, 0
             if not present[i]:
-                at[i], rows[i] = -1, 0
                 continue
             if entry != 0 and code != codes[i]:
                 slot = _slot_of(table, codes[i])
                 entry = table[slot, 1]
             if entry == 0:
-                at[i], rows[i] = -1, -1
+                rows[i] = -1
             else:
                 rows[i] = entry & MOST_ROWS_OF_A_KEY
-                at[i] = ((entry >> ROWS_BITS) - 1) * 8
+                sizes[i] = ((entry >> 16) & np.int64(0xFFFF)) << 3
+                at[i] = _place(entry) if rows[i] else -1
                 hits[slot] += np.uint16(hits[slot] < _MOST_HITS)
 
 
 @njit(types.int64(READ_BYTES, types.int64, types.int64, types.int64), cache=True, inline="always")
-def row_size(rows: UInt8s, at: int, last_open: int, fixed_bytes: int) -> int:
+def row_size(rows: UInt8s, at: int, last_open: int, fixed_bytes: int) -> np.int64:
     """Bytes of the row at a place, a multiple of eight."""
     end = fixed_bytes if last_open < 0 else np.int64(rows.view(np.uint32)[(at + last_open) >> 2])
     return (end + np.int64(7)) & ~np.int64(7)
@@ -110,6 +128,8 @@ def admit(
         if keeps_rows:
             for k in range(matches[i]):
                 end += row_size(page, page_at[start[i] + k], last_open, fixed_bytes)
+        if end - begin > MOST_BYTES_OF_A_KEY:
+            continue
         if end > len(arena) or state[0] >= state[1]:
             state[3] = 1
             continue
@@ -120,25 +140,30 @@ def admit(
                 move_bytes(np.uintp(target + to), np.uintp(base + page_at[start[i] + k]), size)
                 to += size
         table[slot, 0] = codes[i]
-        table[slot, 1] = (((begin >> 3) + 1) << ROWS_BITS) | matches[i]
+        table[slot, 1] = _entry(begin, end - begin, matches[i])
         hits[slot] = np.uint16(min(met[i], np.uint32(65535)))
         state[0] += 1
         state[2] = end
 
 
-@njit(types.int64(_TABLE, _HITS, types.int64, types.int64), cache=True, nogil=True)
-def evict(table: Int64s, hits: UInt16s, below: int, of_equals: int) -> int:
-    """How many entries went: those with fewer hits than `below`, and so many of those with exactly that."""
+@njit(types.int64(_TABLE, _HITS, types.int64, types.int64, types.int64), cache=True, nogil=True)
+def evict(table: Int64s, hits: UInt16s, below: int, of_equals: int, equals: int) -> int:
+    """How many entries went: those with fewer hits than `below`, and so many of the `equals` with exactly that.
+
+    The latter are taken evenly from the whole table: were its first part emptied, the rest would fill up in time.
+    """
     capacity = table.shape[0]
     gone = 0
-    at = 0
+    at = turn = np.int64(0)
     while at < capacity:
-        is_weak = hits[at] < below or (hits[at] == below and of_equals > 0)
+        is_weak = hits[at] < below
+        if table[at, 1] != 0 and hits[at] == below:
+            turn += of_equals
+            is_weak = turn >= equals
+            turn -= equals if is_weak else np.int64(0)
         if table[at, 1] == 0 or not is_weak:
             at += 1
             continue
-        if hits[at] == below:
-            of_equals -= 1
         gone += 1
         # Close the gap: entries behind it that would no longer be found move up. The slot is looked at again.
         free, behind = at, at
@@ -158,7 +183,7 @@ def evict(table: Int64s, hits: UInt16s, below: int, of_equals: int) -> int:
 
 
 @njit(types.int64(_TABLE, BYTES, types.int64, types.int64, types.int64), cache=True, nogil=True)
-def close_gaps(table: Int64s, arena: UInt8s, end: int, last_open: int, fixed_bytes: int) -> int:
+def close_gaps(table: Int64s, arena: UInt8s, end: int, last_open: int, fixed_bytes: int) -> np.int64:
     """The new end of the arena, after rows without an entry were overwritten by those behind them.
 
     The first eight bytes of a row are its code; the rows of a code lie side by side.
@@ -169,15 +194,14 @@ def close_gaps(table: Int64s, arena: UInt8s, end: int, last_open: int, fixed_byt
         slot = _slot_of(table, words[at >> 3])
         entry = table[slot, 1]
         size = row_size(arena, at, last_open, fixed_bytes)
-        if entry == 0 or ((entry >> ROWS_BITS) - 1) * 8 != at:
+        if entry == 0 or _place(entry) != at or entry & MOST_ROWS_OF_A_KEY == 0:
             at += size
             continue
-        for _ in range((entry & MOST_ROWS_OF_A_KEY) - 1):
-            size += row_size(arena, at + size, last_open, fixed_bytes)
+        size = ((entry >> 16) & np.int64(0xFFFF)) << 3
         if to != at:
             for k in range(size >> 3):
                 words[(to >> 3) + k] = words[(at >> 3) + k]
-            table[slot, 1] = (((to >> 3) + 1) << ROWS_BITS) | (entry & MOST_ROWS_OF_A_KEY)
+            table[slot, 1] = _entry(to, size, entry & MOST_ROWS_OF_A_KEY)
         at += size
         to += size
     return to

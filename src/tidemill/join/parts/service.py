@@ -26,6 +26,8 @@ class Service:
         given: Matches of each row that have left, in pages read before these or, after a restore, in these.
         most_pages: Of one piece.
         given_here: The part of `given` that lies in these pages, to be passed over.
+        groups: First page of each region and the page after the last one, and how many rows each has: a row finds
+            its matches faster among those of its own region.
     """
 
     def __init__(
@@ -36,8 +38,11 @@ class Service:
         given: Int64s,
         most_pages: int,
         given_here: Int64s | None = None,
+        groups: tuple[Int64s, Int64s] | None = None,
     ) -> None:
         self.slots, self.codes = slots, codes
+        everything = np.array([0, np.iinfo(np.int64).max]), np.array([len(slots)])
+        self._groups = groups or everything
         self.page: Any = None
         self.given = given
         self._passed = given if given_here is None else given_here
@@ -103,14 +108,19 @@ class Service:
             return np.zeros_like(self.codes), np.zeros_like(self.codes)
         self.page, self._reading = self._reading.result(), None
         start, matches = np.empty((2, len(self.codes)), dtype=np.int64)
-        if master.page_order == "key":
-            kernels.find(self.page.codes, self.codes, start, matches)
-        else:
+        begin, end = self._stretches(master)
+        kernels.find(self.page.codes, begin, end, self.codes, start, matches)
+        return start, matches
+
+    def _stretches(self, master: MasterData) -> tuple[Int64s, Int64s]:
+        """Between which rows of the pages that were read the matches of each row lie."""
+        if master.page_order != "key":
             page, count = master.locate(self.codes)
             here = np.minimum(np.searchsorted(self.pages, page), len(self.pages) - 1)
-            ends = self.page.page_start[here + 1] * (count > 0)
-            kernels.find_in_parts(self.page.codes, self.page.page_start[here], ends, self.codes, start, matches)
-        return start, matches
+            return self.page.page_start[here], self.page.page_start[here + 1] * (count > 0)
+        first_page, rows = self._groups
+        edges = self.page.page_start[np.searchsorted(self.pages, first_page)]
+        return np.repeat(edges[:-1], rows), np.repeat(edges[1:], rows)
 
     def meet(self, start: Int64s, matches: Int64s) -> None:
         """Note the matches of this piece, less those that have left."""
@@ -119,23 +129,37 @@ class Service:
         self.start, self.matches = start, matches
 
     def stage(
-        self, pairs_per: tuple[int, int, int], layout: RowLayout, staging: UInt8s, stream_bytes: int
+        self,
+        pairs_per: tuple[int, int, int],
+        layout: RowLayout,
+        staging: UInt8s,
+        filled: Int64s,
+        stream_bytes: int,
     ) -> tuple[Int64s, Int64s]:
-        """Pairs of row and staged match, as far as they fit: positions in `slots`, and places in the staging area."""
-        self.cursor[kernels.PAIRS :] = 0
+        """Pairs of row and staged match, as far as they fit: positions in `slots`, and places in the staging area.
+
+        Args:
+            pairs_per: How many pairs a row gives (`pairs_per` of a plan).
+            layout: Of master rows.
+            staging: Where their copies go.
+            filled: Bytes that the output takes so far, and end of what is staged; moved on.
+            stream_bytes: Of an average stream row.
+        """
+        cursor = self.cursor
+        cursor[kernels.PAIRS], cursor[kernels.USED_BYTES :] = 0, filled
         per_match, if_matched, if_not = pairs_per
         if not self.is_last_piece:
             if_matched = if_not = 0
-        rows = slice(self.next_row, None)
-        most = int(self.matches[rows].sum()) * per_match + len(self.slots) - self.next_row
+        most = int(self.matches[self.next_row :].sum()) * per_match + len(self.slots) - self.next_row
         most = min(most, len(staging) // (stream_bytes + kernels.PAIR_WORK_BYTES) + 1)
         pair_row, pair_at = np.empty((2, most), dtype=np.int64)
         page = (self.page.buffer, self.page.at) if self.page else (staging[:0], _NONE)
         kernels.stage(
             per_match, if_matched, if_not, *page, self.start, self.matches, self.given, stream_bytes,
-            layout.last_open_offset, layout.fixed_bytes, staging, self.cursor, pair_row, pair_at,
+            layout.last_open_offset, layout.fixed_bytes, staging, cursor, pair_row, pair_at,
         )  # fmt: skip
-        pairs = int(self.cursor[kernels.PAIRS])
+        filled[:] = cursor[kernels.USED_BYTES :]
+        pairs = int(cursor[kernels.PAIRS])
         return pair_row[:pairs], pair_at[:pairs]
 
 

@@ -1,15 +1,14 @@
 """Compiled loops over rows that wait by region of the disk."""
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit, types
 
 from tidemill.join.parts.kernels import Int32s, Int64s
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s, move_bytes
 
 HEADER_BYTES = 8  # before a row of open length: its slot and its size, so that the arena can be walked
-FREE, ROWS, END, DEAD_BYTES, CLOCK = range(5)
-"""Places in `state`: first free slot, rows that wait, end of the arena, bytes in it of rows gone, age counter."""
+ROWS, END, DEAD_BYTES, CLOCK = range(4)
+"""Places in `state`: rows that wait, end of the arena, bytes in it of rows gone, age counter."""
 
 _INT32S = types.Array(types.int32, 1, "C")
 _READ_INT32S = types.Array(types.int32, 1, "C", readonly=True)
@@ -17,7 +16,7 @@ _READ_INT32S = types.Array(types.int32, 1, "C", readonly=True)
 
 @njit(
     types.void(
-        BYTES, INT64S, _INT32S, INT64S, _INT32S, _INT32S, INT64S, INT64S, types.int64,
+        BYTES, INT64S, _INT32S, _READ_INT32S, INT64S, _INT32S, _INT32S, INT64S, INT64S, types.int64,
         READ_INT64S, READ_INT64S, READ_BYTES, READ_INT64S,
     ),
     cache=True, nogil=True,
@@ -26,6 +25,7 @@ def push(
     arena: UInt8s,
     slot_code: Int64s,
     slot_next: Int32s,
+    free_slots: Int32s,
     slot_at: Int64s,
     head: Int32s,
     count: Int32s,
@@ -37,11 +37,13 @@ def push(
     rows: UInt8s,
     at: Int64s,
 ) -> None:
-    """Let rows wait, each in front of the others of its region. `stride` is 0 when rows have open length."""
+    """Let rows wait, each in front of the others of its region. `stride` is 0 when rows have open length.
+
+    Free slots are a stack, taken from its end: a list of them would cost a cache miss a row to follow.
+    """
     target, source = arena.ctypes.data, rows.ctypes.data
     for i in range(len(codes)):
-        slot = state[FREE]
-        state[FREE] = slot_next[slot]
+        slot = np.int64(free_slots[len(free_slots) - 1 - state[ROWS]])
         size = at[i + 1] - at[i]
         if stride:
             place = slot * stride
@@ -51,7 +53,7 @@ def push(
             head_words[0], head_words[1] = np.int32(slot), np.int32(size)
             slot_at[slot] = place
             state[END] = place + size
-        move_bytes(np.uintp(target + place), np.uintp(source + at[i]), size)
+        move_bytes(target + place, source + at[i], size)
         region = regions[i]
         slot_code[slot] = codes[i]
         slot_next[slot] = head[region]
@@ -63,23 +65,45 @@ def push(
         state[ROWS] += 1
 
 
-@njit(types.void(_INT32S, _INT32S, _READ_INT32S, READ_INT64S, INT64S), cache=True, nogil=True)
-def pop(head: Int32s, count: Int32s, slot_next: Int32s, regions: Int64s, slots: Int64s) -> None:
-    """Take all rows of regions off their lists, region after region; their slots stay theirs."""
+@njit(types.void(_INT32S, _INT32S, _READ_INT32S, READ_INT64S, READ_INT64S, INT64S, INT64S), cache=True, nogil=True)
+def pop(
+    head: Int32s,
+    count: Int32s,
+    slot_next: Int32s,
+    slot_code: Int64s,
+    regions: Int64s,
+    slots: Int64s,
+    codes: Int64s,
+) -> None:
+    """Take all rows of regions off their lists, region after region; their slots stay theirs.
+
+    The lists are followed side by side, so that the processor waits for several of them at a time.
+    """
+    lists = len(regions)
+    at = np.empty(lists, dtype=np.int64)
+    place = np.empty(lists, dtype=np.int64)
     filled = 0
-    for r in range(len(regions)):
-        at = head[regions[r]]
-        while at >= 0:
-            slots[filled] = at
-            filled += 1
-            at = slot_next[at]
+    for r in range(lists):
+        at[r] = head[regions[r]]
+        place[r] = filled
+        filled += count[regions[r]]
         head[regions[r]] = np.int32(-1)
         count[regions[r]] = np.int32(0)
+    done = 0
+    while done < filled:
+        for r in range(lists):
+            slot = at[r]
+            if slot >= 0:
+                slots[place[r]] = slot
+                codes[place[r]] = slot_code[slot]
+                at[r] = slot_next[slot]
+                place[r] += 1
+                done += 1
 
 
 @njit(types.void(BYTES, _INT32S, READ_INT64S, INT64S, types.int64, READ_INT64S), cache=True, nogil=True)
 def release(
-    arena: UInt8s, slot_next: Int32s, slot_at: Int64s, state: Int64s, stride: int, slots: Int64s
+    arena: UInt8s, free_slots: Int32s, slot_at: Int64s, state: Int64s, stride: int, slots: Int64s
 ) -> None:
     """Give slots back whose rows have left."""
     for i in range(len(slots)):
@@ -89,9 +113,8 @@ def release(
             words = arena[place - HEADER_BYTES : place].view(np.int32)
             state[DEAD_BYTES] += words[1] + HEADER_BYTES
             words[0] = np.int32(-1)
-        slot_next[slot] = np.int32(state[FREE])
-        state[FREE] = slot
         state[ROWS] -= 1
+        free_slots[len(free_slots) - 1 - state[ROWS]] = np.int32(slot)
 
 
 @njit(types.void(BYTES, INT64S, INT64S), cache=True, nogil=True)
@@ -113,4 +136,37 @@ def close_gaps(arena: UInt8s, slot_at: Int64s, state: Int64s) -> None:
     state[DEAD_BYTES] = 0
 
 
-__all__ = ["CLOCK", "DEAD_BYTES", "END", "FREE", "HEADER_BYTES", "ROWS", "close_gaps", "pop", "push", "release"]
+@njit(types.int64(_READ_INT32S, READ_INT64S, types.int64, types.int64, INT64S), cache=True, nogil=True)
+def choose(count: Int32s, since: Int64s, oldest: int, densest: int, chosen: Int64s) -> int:
+    """How many regions were chosen: those that wait longest, then of the others those with most rows.
+
+    Each of both is kept in order by insertion: a dozen among thousands, so that most are dismissed by one look.
+    """
+    old = np.int64(0)
+    for region in range(len(count)):
+        if count[region] == 0 or (old == oldest and (old == 0 or since[region] >= since[chosen[old - 1]])):
+            continue
+        at = old if old < oldest else old - 1
+        while at > 0 and since[chosen[at - 1]] > since[region]:
+            chosen[at] = chosen[at - 1]
+            at -= 1
+        chosen[at] = region
+        old = min(old + 1, oldest)
+    dense = np.int64(0)
+    for region in range(len(count)):
+        if count[region] == 0:
+            continue
+        if dense == densest and (dense == 0 or count[region] <= count[chosen[old + dense - 1]]):
+            continue
+        if old > 0 and since[region] <= since[chosen[old - 1]]:
+            continue  # among the oldest already
+        at = old + dense if dense < densest else old + dense - 1
+        while at > old and count[chosen[at - 1]] < count[region]:
+            chosen[at] = chosen[at - 1]
+            at -= 1
+        chosen[at] = region
+        dense = min(dense + 1, densest)
+    return old + dense
+
+
+__all__ = ["CLOCK", "DEAD_BYTES", "END", "HEADER_BYTES", "ROWS", "choose", "close_gaps", "pop", "push", "release"]

@@ -7,7 +7,7 @@ from tidemill.join.parts import waiting_kernels as kernels
 from tidemill.join.parts.kernels import Int64s
 from tidemill.master.rows import RowLayout, UInt8s
 
-_SLOT_BYTES = 8 + 4
+_SLOT_BYTES = 8 + 4 + 4
 _OPEN_SLOT_BYTES = _SLOT_BYTES + 8
 REGION_BYTES = 4 + 4 + 8
 
@@ -41,12 +41,13 @@ class WaitingRoom:
             arena_bytes = size_bytes - self.most_rows * _OPEN_SLOT_BYTES
         self.rows: UInt8s = np.zeros(max(0, arena_bytes) // 8, dtype=np.uint64).view(np.uint8)
         self._code = np.zeros(self.most_rows, dtype=np.int64)
-        self._next = np.arange(1, self.most_rows + 1, dtype=np.int32)
+        self._next = np.zeros(self.most_rows, dtype=np.int32)
+        self._free = np.arange(self.most_rows - 1, -1, -1, dtype=np.int32)
         self._at = np.zeros(0 if self._stride else self.most_rows, dtype=np.int64)
         self._head = np.full(regions, -1, dtype=np.int32)
         self.count = np.zeros(regions, dtype=np.int32)
         self.since = np.zeros(regions, dtype=np.int64)
-        self._state = np.zeros(5, dtype=np.int64)
+        self._state = np.zeros(4, dtype=np.int64)
 
     @property
     def waiting_rows(self) -> int:
@@ -77,22 +78,27 @@ class WaitingRoom:
         needed = int(at[-1]) + len(codes) * kernels.HEADER_BYTES
         if not self._stride and self._state[kernels.END] + needed > len(self.rows):
             kernels.close_gaps(self.rows, self._at, self._state)
-        room = (self.rows, self._code, self._next, self._at, self._head, self.count, self.since, self._state)
-        kernels.push(*room, self._stride, codes, regions, rows, at)
+        room = (self.rows, self._code, self._next, self._free, self._at, self._head, self.count, self.since)
+        kernels.push(*room, self._state, self._stride, codes, regions, rows, at)
 
     @property
     def next_slot(self) -> int:
         """The slot of the row that is pushed next."""
-        return int(self._state[kernels.FREE])
+        return int(self._free[self.free_rows - 1])
 
-    def pop(self, regions: Int64s) -> Int64s:
-        """Slots of the rows that wait for regions, region after region; they stay theirs until `release`."""
-        slots = np.empty(int(self.count[regions].sum()), dtype=np.int64)
-        kernels.pop(self._head, self.count, self._next, regions, slots)
-        return slots
+    def choose(self, oldest: int, densest: int) -> Int64s:
+        """Regions whose rows wait longest, then others with most rows; fewer when not so many have any."""
+        chosen = np.empty(oldest + densest, dtype=np.int64)
+        return chosen[: kernels.choose(self.count, self.since, oldest, densest, chosen)]
+
+    def pop(self, regions: Int64s) -> tuple[Int64s, Int64s]:
+        """Slots and codes of the rows that wait for regions, region after region; slots stay until `release`."""
+        slots, codes = np.empty((2, int(self.count[regions].sum())), dtype=np.int64)
+        kernels.pop(self._head, self.count, self._next, self._code, regions, slots, codes)
+        return slots, codes
 
     def release(self, slots: Int64s) -> None:
-        kernels.release(self.rows, self._next, self._at, self._state, self._stride, slots)
+        kernels.release(self.rows, self._free, self._at, self._state, self._stride, slots)
 
     def codes(self, slots: Int64s) -> Int64s:
         return self._code[slots]
@@ -103,8 +109,9 @@ class WaitingRoom:
 
     def waiting_slots(self) -> Int64s:
         """Slots of all rows on the lists of regions, which stay there."""
-        slots = np.empty(int(self.count.sum()), dtype=np.int64)
-        kernels.pop(self._head.copy(), self.count.copy(), self._next, np.flatnonzero(self.count), slots)
+        slots, codes = np.empty((2, int(self.count.sum())), dtype=np.int64)
+        lists = (self._head.copy(), self.count.copy(), self._next, self._code)
+        kernels.pop(*lists, np.flatnonzero(self.count), slots, codes)
         return slots
 
     def decode(self, slots: Int64s) -> pa.RecordBatch:
