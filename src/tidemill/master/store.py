@@ -1,6 +1,7 @@
 """Open master data, find the pages of keys, read them and trust nothing that fails its checksum."""
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,22 @@ import pyarrow as pa
 
 from tidemill.core.errors import SpecError, StoreError
 from tidemill.core.units import parse_bytes
+from tidemill.master.apply import apply_changes
 from tidemill.master.build import BuildOptions, Progress, build_version
+from tidemill.master.changes import read_changes
+from tidemill.master.compact import compact_version, is_worth_it
+from tidemill.master.expire import Expired, expire_versions
 from tidemill.master.hashing import Int64s
 from tidemill.master.index import PageIndex
 from tidemill.master.key_pages import KeyPages
 from tidemill.master.keys import KeyForm
-from tidemill.master.layout import Manifest, current_version, version_folder
+from tidemill.master.layout import (
+    PAGE_ALIGNMENT_BYTES,
+    Manifest,
+    current_version,
+    refuse_expired,
+    version_folder,
+)
 from tidemill.master.order import OrderBy
 from tidemill.master.reads import PageReader, PageRows, Reading, cyclic
 from tidemill.master.rows import RowLayout
@@ -57,7 +68,7 @@ class MasterData:
         )
         self.index_bytes = index.bytes_held + (self._key_pages.bytes_held if self._key_pages else 0)
         self.mapped_key_bytes = self._key_pages.mapped_bytes if self._key_pages else 0
-        self._index = index
+        self.index = index
         self._reader = reader
 
     @classmethod
@@ -114,7 +125,18 @@ class MasterData:
         # Resolved: a worker that reopens the pickled handle may stand in another folder.
         folder = Path(path).resolve()
         chosen = current_version(folder) if version is None else version
+        try:
+            return cls._opened(folder, chosen, direct=direct, reads_in_flight=reads_in_flight)
+        except StoreError:
+            # A version that has just been followed by another may expire while it is opened.
+            if version is not None or current_version(folder) == chosen:
+                raise
+        return cls.open(folder, direct=direct, reads_in_flight=reads_in_flight)
+
+    @classmethod
+    def _opened(cls, folder: Path, chosen: int, *, direct: bool, reads_in_flight: int) -> "MasterData":
         version_path = version_folder(folder, chosen)
+        refuse_expired(folder, chosen)
         manifest = Manifest.read(version_path)
         index = PageIndex.read(version_path, manifest)
         reader = PageReader(folder, manifest, index, direct=direct, reads_in_flight=reads_in_flight)
@@ -131,6 +153,56 @@ class MasterData:
         """Names the content: equal for handles on the same version, different after a rebuild."""
         return f"{self.version:06d}-{self.manifest.files_digest:08x}-{self.manifest.index_file_crc:08x}"
 
+    @property
+    def garbage_share(self) -> float:
+        """Of the bytes of its pages files, what this version does not use."""
+        in_files = sum(file.bytes for file in self.manifest.files)
+        used = int(self.index.blocks.sum(dtype=np.int64)) * PAGE_ALIGNMENT_BYTES
+        return 1 - used / in_files if in_files else 0.0
+
+    def apply(
+        self, changes: Source, *, operation: str = "_op", progress: Progress | None = None
+    ) -> "MasterData":
+        """A handle on a new version with these changes, which readers find as current from now on.
+
+        This handle, and every other that is open, keeps its own version. Work and bytes written grow with the pages
+        that the changes touch. Past 30 % of garbage, or 64 files, the new version is compacted at once.
+
+        Args:
+            changes: Rows with the store's columns, and one that names the operation: insert adds a row to its key,
+                update replaces all rows of its key (and adds one that is new), delete removes all rows of its key
+                and needs the key alone. Changes of one key count in the order given. Held in memory.
+            operation: Name of that column; it holds insert, update, delete, or i, u, d.
+            progress: Called with pages done and pages touched.
+        """
+        told = read_changes(changes, self.key_form, self.schema, operation)
+        changed = self._on(apply_changes(self, told, progress))
+        return changed.compact() if is_worth_it(changed) else changed
+
+    def compact(self, *, progress: Progress | None = None) -> "MasterData":
+        """A handle on a version with the same rows in full pages of one file, in the order of a sweep.
+
+        The same version when there is nothing to gain.
+        """
+        is_compact = len(self.manifest.files) <= 1 and self.garbage_share == 0
+        return self if is_compact else self._on(compact_version(self, progress))
+
+    def expire(self, *, keep_last: int = 2, older_than: timedelta = timedelta(hours=1)) -> Expired:
+        """Remove old versions of the store, and pages files to which none refers any more.
+
+        The current version stays, and so does each that a batch of a stream has claimed. Handles that are open keep
+        what they have.
+
+        Args:
+            keep_last: So many of the newest versions stay.
+            older_than: Only versions go that have not been current for so long.
+        """
+        return expire_versions(self.path, keep_last=keep_last, older_than=older_than)
+
+    def _on(self, version: int) -> "MasterData":
+        reader = self._reader
+        return self.open(self.path, version, direct=reader.direct, reads_in_flight=reader.reads_in_flight)
+
     def close(self) -> None:
         """Give the file back now rather than when the handle is collected."""
         self._reader.close()
@@ -140,7 +212,7 @@ class MasterData:
 
         For pages in a given order the number is 0 or 1, and 1 says that the code exists.
         """
-        return (self._key_pages or self._index).locate(keys)
+        return (self._key_pages or self.index).locate(keys)
 
     @property
     def pages_read(self) -> int:
@@ -167,13 +239,17 @@ class MasterData:
         """Memory that `read_rows` takes at most."""
         return self._reader.buffer_bytes(self._run(first_page, pages))
 
+    def gather_rows(self, pages: Sequence[int] | Int64s) -> PageRows:
+        """Rows of any pages as they lie on disk, verified, in one buffer and in the order asked for."""
+        return self._reader.together(self._known(pages))
+
     def read_batch(self, pages: Sequence[int] | Int64s) -> pa.RecordBatch:
         """All rows of the pages, in the order asked for."""
         return self.read_paged(pages)[0]
 
     def read_paged(self, pages: Sequence[int] | Int64s) -> tuple[pa.RecordBatch, Int64s]:
         """Like `read_batch`, with the number of the first row of each page, and of all rows."""
-        rows = self._reader.together(self._known(pages))
+        rows = self.gather_rows(pages)
         return self.layout.decode(rows.buffer, rows.at), rows.page_start
 
     def read_page(self, page: int) -> pa.RecordBatch:
