@@ -2,27 +2,94 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+import typer
 
-from tidemill.core.units import format_bytes, format_count
-from tidemill.lab.bench_joins import BenchOptions, run_bench
-from tidemill.lab.envelope import write_results
+from tidemill.core.errors import CheckError, InternalError, SpecError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from tidemill.lab.bench_joins import BenchOptions
+
+bench = typer.Typer(help="Measure joins beside their peers.", no_args_is_help=True)
 
 
-def bench_joins(options: BenchOptions, json_file: Path | None, plot_file: Path | None) -> None:
-    """Run the grid, print it as a table, and leave JSON and plot where asked."""
+@bench.callback()
+def group() -> None:
+    """Measure joins beside their peers."""
+
+
+@bench.command()
+def joins(
+    zipf: Annotated[list[float] | None, typer.Option(help="Skew of the stream; may be repeated.")] = None,
+    memory_share: Annotated[
+        list[float] | None, typer.Option(help="Memory as a share of the master data; may be repeated.")
+    ] = None,
+    algorithms: Annotated[str | None, typer.Option(help="Joins and peers, with commas between.")] = None,
+    rows: Annotated[int, typer.Option(help="Rows of master data.")] = 10_000_000,
+    stream_rows: Annotated[
+        str, typer.Option(help="Rows that end warm-up and measuring early, or auto for the seconds alone.")
+    ] = "auto",
+    seconds: Annotated[float, typer.Option(help="Warm-up, and measuring, of each cell.")] = 6.0,
+    repeat: Annotated[int, typer.Option(help="Runs of each cell; the median counts.", min=1)] = 1,
+    data: Annotated[Path, typer.Option("--data", help="Folder of the generated data.")] = Path(
+        "tidemill-bench"
+    ),
+    seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = 1,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the results.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="PNG file for a plot.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="File of finished cells (JSON lines): go on where it ends.")
+    ] = None,
+) -> None:
+    """Every join and every peer over skews and memory shares, beside a bound; rows are compared with DuckDB's."""
+    for option, values in (
+        ("--rows", [rows]), ("--seconds", [seconds]), ("--memory-share", memory_share or []),
+    ):  # fmt: skip
+        for value in values:
+            _require(option, value > 0 and value < float("inf"), value, "more than zero")
+    for value in zipf or ():
+        _require("--zipf", 0 <= value < float("inf"), value, "zero or more")
+    from tidemill.lab.bench_joins import MEMORY_SHARES, ZIPFS, BenchOptions, all_contenders, check_contenders
+
+    names = [name.strip() for name in algorithms.split(",")] if algorithms else all_contenders()
+    options = BenchOptions(
+        contenders=check_contenders(names),
+        zipfs=tuple(dict.fromkeys(zipf or ZIPFS)),
+        memory_shares=tuple(dict.fromkeys(memory_share or MEMORY_SHARES)),
+        master_rows=rows,
+        stream_rows=_row_limit(stream_rows),
+        folder=data,
+        seed=seed,
+        seconds=seconds,
+        repeat=repeat,
+    )
+    bench_joins(options, json_file, plot, resume)
+
+
+def bench_joins(
+    options: "BenchOptions", json_file: Path | None, plot_file: Path | None, resume_file: Path | None = None
+) -> None:
+    """Run the grid, print it as tables, leave JSON and plot where asked; an error if a cell failed or is wrong."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from tidemill.lab.bench_joins import run_bench
+    from tidemill.lab.envelope import write_results
+    from tidemill.lab.joins_table import joins_tables, remarks
+
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 120  # a file or a pipe has no width; the table must not be cut there
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True)
-    ) as bar:
-        results = run_bench(options, _follow(bar))
-    console.print(_table(results))
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        results = run_bench(options, _follow(bar), resume_file)
+    for table in joins_tables(results):
+        console.print(table)
+    for remark in remarks(results):
+        console.print(remark)
     if json_file is not None:
         write_results(json_file, "joins", options.seed, results)
         console.print(f"results: {json_file}")
@@ -31,39 +98,55 @@ def bench_joins(options: BenchOptions, json_file: Path | None, plot_file: Path |
 
         plot_joins(results, plot_file)
         console.print(f"plot: {plot_file}")
+    _refuse_bad(results)
 
 
-def _follow(bar: Progress) -> Callable[[str, float], None]:
+def _follow(bar: "Progress") -> Callable[[str, float], None]:
+    """One line that moves; what took seconds to build stays above it."""
     task = bar.add_task("starting", total=1.0)
-    return lambda text, share: bar.update(task, description=text, completed=share)
+
+    def follow(text: str, share: float) -> None:
+        bar.update(task, description=text, completed=share)
+        if text.startswith("built"):
+            bar.console.print(text)
+
+    return follow
 
 
-def _table(results: list[dict[str, Any]]) -> Table:
-    table = Table(title="Semi-stream joins", title_justify="left")
-    for name in (
-        "contender",
-        "Zipf",
-        "memory",
-        "rows/s",
-        "of the bound",
-        "read a row",
-        "memory held",
-        "same rows",
-    ):
-        table.add_column(name, justify="left" if name == "contender" else "right")
-    order = sorted(results, key=lambda r: (r["zipf"], r["memory_share"], -r["rows_per_s"]))
-    for r in order:
-        table.add_row(
-            r["contender"],
-            f"{r['zipf']:g}",
-            f"{r['memory_share']:.1%}",
-            format_count(r["rows_per_s"]),
-            f"{r['rows_per_s'] / r['bound_rows_per_s']:.1%}",
-            format_bytes(r["bytes_read"] / r["stream_rows"]) if r["bytes_read"] else "-",
-            format_bytes(r["memory_peak_bytes"]),
-            "yes" if r["same_rows"] else "NO",
+def _row_limit(text: str) -> int | None:
+    if text == "auto":
+        return None
+    _require("--stream-rows", text.isdecimal() and int(text) > 0, text, "a number of rows, or auto")
+    return int(text)
+
+
+def _require(option: str, holds: bool, given: object, wanted: str) -> None:
+    if not holds:
+        raise SpecError(
+            f"{option} must be {wanted}, not {given}",
+            code="bad_option",
+            next_move=f"give {option} {wanted}",
+            option=option,
+            given=given,
         )
-    return table
 
 
-__all__ = ["bench_joins"]
+def _refuse_bad(results: list[dict[str, Any]]) -> None:
+    """Wrong rows weigh more than a cell that ended early."""
+    wrong = sorted({r["contender"] for r in results if r["same_rows"] is False})
+    if wrong:
+        raise CheckError(
+            f"rows of {', '.join(wrong)} differ from DuckDB's join",
+            code="other_rows",
+            next_move="run the cell again with the same --seed and report it",
+        )
+    failed = sorted({r["contender"] for r in results if r["failed"]})
+    if failed:
+        raise InternalError(
+            f"cells of {', '.join(failed)} failed, their reasons are printed above",
+            code="cell_failed",
+            next_move="run them again with --algorithms, and with --resume to keep the others",
+        )
+
+
+__all__ = ["bench", "bench_joins"]

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tidemill.cli.bench import bench
 from tidemill.core.errors import SpecError, TidemillError
 
 EXIT_CODES = {
@@ -112,48 +113,7 @@ def demo(
     )
 
 
-bench = typer.Typer(help="Measure joins beside their peers.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
-
-
-@bench.command()
-def joins(
-    zipf: Annotated[list[float] | None, typer.Option(help="Skew of the stream; may be repeated.")] = None,
-    memory_share: Annotated[
-        list[float] | None, typer.Option(help="Memory as a share of the master data; may be repeated.")
-    ] = None,
-    algorithms: Annotated[str | None, typer.Option(help="Joins and peers, with commas between.")] = None,
-    rows: Annotated[int, typer.Option(help="Rows of master data.")] = 10_000_000,
-    stream_rows: Annotated[int, typer.Option(help="Rows to warm up with, and rows to measure.")] = 1_000_000,
-    data: Annotated[Path, typer.Option("--data", help="Folder of the generated data.")] = Path(
-        "tidemill-bench"
-    ),
-    seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = 1,
-    json_file: Annotated[Path | None, typer.Option("--json", help="File for the results.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="PNG file for a plot.")] = None,
-) -> None:
-    """Every join and every peer over skews and memory shares, beside a bound; every row is compared."""
-    for option, value in (("--rows", rows), ("--stream-rows", stream_rows)):
-        _require_positive(option, value)
-    for share in memory_share or ():
-        _require_positive("--memory-share", share)
-    from tidemill.cli.bench import bench_joins
-    from tidemill.lab.bench_joins import MEMORY_SHARES, ZIPFS, BenchOptions, all_contenders, check_contenders
-
-    names = [name.strip() for name in algorithms.split(",")] if algorithms else all_contenders()
-    bench_joins(
-        BenchOptions(
-            contenders=check_contenders(names),
-            zipfs=tuple(zipf or ZIPFS),
-            memory_shares=tuple(memory_share or MEMORY_SHARES),
-            master_rows=rows,
-            stream_rows=stream_rows,
-            folder=data,
-            seed=seed,
-        ),
-        json_file,
-        plot,
-    )
 
 
 @app.command()

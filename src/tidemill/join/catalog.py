@@ -21,6 +21,7 @@ from tidemill.join.protocol import SemiStreamJoin
 from tidemill.join.reduced_mesh import ReducedMeshJoin
 from tidemill.join.reference import ReferenceJoin
 from tidemill.join.ssij import SsijJoin
+from tidemill.join.tide import TideJoin
 from tidemill.join.x_hybrid import XHybridJoin
 from tidemill.master import MasterData
 
@@ -37,6 +38,7 @@ JOINS: dict[str, type[SemiStreamJoin]] = {
         ReducedMeshJoin,
         ReferenceJoin,
         SsijJoin,
+        TideJoin,
         XHybridJoin,
     )
 }

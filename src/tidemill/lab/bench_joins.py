@@ -1,33 +1,25 @@
 """`tidemill bench joins`: every join and every peer over skews and memory shares, beside a bound."""
 
-import json
-import os
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tidemill.core.errors import InternalError, unknown_choice
+from tidemill.core.errors import unknown_choice
 from tidemill.join.catalog import JOINS
+from tidemill.lab.bound import AssemblySpeed, add_bounds
+from tidemill.lab.device import measure_device
 from tidemill.lab.join_cell import CellSpec
-from tidemill.lab.join_data import JoinData, stream_batches
-from tidemill.lab.peers import PEERS
-from tidemill.lab.rows import MASTER_NAMES, gather
-from tidemill.lab.store import open_store
+from tidemill.lab.join_data import JoinData, Progress
+from tidemill.lab.kept_cells import KeptCells
+from tidemill.lab.measure import measure
+from tidemill.lab.peers import PEERS, WITHOUT_BUDGET
 
 ZIPFS = (0.0, 0.5, 1.0, 1.25)
 MEMORY_SHARES = (0.005, 0.01, 0.05, 0.1, 0.2)
-MOST_SECONDS = 12.0
-"""Of warm-up and of measuring, each: slow contenders get fewer rows."""
-READ_BYTES = 4 * 2**20
-SAMPLE_EVERY_S = 0.02
+SECONDS = 6.0
 
 
 @dataclass(frozen=True)
@@ -36,9 +28,31 @@ class BenchOptions:
     zipfs: tuple[float, ...]
     memory_shares: tuple[float, ...]
     master_rows: int
-    stream_rows: int
     folder: Path
     seed: int
+    stream_rows: int | None = None
+    """Rows that end warm-up and measuring early; None leaves it to the seconds."""
+    seconds: float = SECONDS
+    """Of warm-up and of measuring, each."""
+    repeat: int = 1
+    """Runs of each cell; the one with the median rate stands."""
+
+    @property
+    def data(self) -> JoinData:
+        return JoinData(self.folder.resolve(), self.master_rows)
+
+    def cells(self) -> list[CellSpec]:
+        """All cells; peers without a budget have one a skew, at the largest memory share."""
+        return [
+            self._cell(contender, zipf, share)
+            for zipf, share, contender in product(self.zipfs, self.memory_shares, self.contenders)
+            if contender not in WITHOUT_BUDGET or share == max(self.memory_shares)
+        ]
+
+    def _cell(self, contender: str, zipf: float, share: float) -> CellSpec:
+        return CellSpec(
+            contender, zipf, share, self.master_rows, self.stream_rows, self.seconds, str(self.data.folder), self.seed
+        )  # fmt: skip
 
 
 def all_contenders() -> list[str]:
@@ -49,127 +63,79 @@ def check_contenders(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in all_contenders():
             raise unknown_choice("contender", name, all_contenders())
-    return tuple(names)
+    return tuple(dict.fromkeys(names))
 
 
-def run_bench(options: BenchOptions, progress: Callable[[str, float], None]) -> list[dict[str, Any]]:
-    """One result a cell, with the bound of its skew and memory share."""
-    data = JoinData(options.folder.resolve(), options.master_rows)
-    data.build(progress)
-    assemble_seconds_per_row = {z: seconds_to_assemble(data, z, options.seed) for z in options.zipfs}
-    disk_bytes_per_s = device_speed(data)
-    cells = list(product(options.zipfs, options.memory_shares, options.contenders))
-    results: list[dict[str, Any]] = []
-    for number, (zipf, share, contender) in enumerate(cells):
-        progress(f"{contender}, Zipf {zipf:g}, memory {share:.1%}", number / len(cells))
-        spec = CellSpec(
-            contender, zipf, share, options.master_rows, options.stream_rows, MOST_SECONDS, str(data.folder), options.seed
-        )  # fmt: skip
-        results.append(measure(spec))
-    for zipf, share in product(options.zipfs, options.memory_shares):
-        cell = [r for r in results if (r["zipf"], r["memory_share"]) == (zipf, share)]
-        _add_bound(cell, assemble_seconds_per_row[zipf], disk_bytes_per_s)
+def run_bench(
+    options: BenchOptions, progress: Progress, resume_file: Path | None = None
+) -> list[dict[str, Any]]:
+    """One result a contender, skew and memory share, with its bounds.
+
+    Args:
+        options: What to run.
+        progress: Told of each build and cell.
+        resume_file: Cells found there are not run again; each one that ends is appended.
+    """
+    _build(options, progress)
+    kept = KeptCells(resume_file)
+    cells = options.cells()
+    # Whole grids one after the other: a noisy minute then spoils one run of many cells, not all runs of one.
+    for number, (run, cell) in enumerate(product(range(options.repeat), cells)):
+        share_done = number / (len(cells) * options.repeat)
+        progress(f"{cell.contender}, Zipf {cell.zipf:g}, memory {cell.memory_share:.1%}", share_done)
+        if (cell, run) not in kept:
+            kept.keep(cell, run, measure(cell))
+    results = [_median([kept[cell, run] for run in range(options.repeat)]) for cell in cells]
+    results += _at_other_shares(results, options.memory_shares)
+    _add_bounds(options, results, progress)
     return results
 
 
-def measure(spec: CellSpec) -> dict[str, Any]:
-    """Run a cell in a child and sample its memory above what it held before it opened anything."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tidemill.lab.join_cell", spec.to_json()], stdout=subprocess.PIPE, text=True
-    )
-    sampler = _Sampler(child.pid)
-    told: dict[str, Any] = {}
-    assert child.stdout is not None
-    for line in child.stdout:
-        told |= json.loads(line)
-        sampler.on = "idle" in told and "measured" not in told
-    sampler.stop()
-    if child.wait() != 0 or "verified" not in told:
-        raise InternalError(
-            f"the cell of {spec.contender} ended with exit code {child.returncode}",
-            code="cell_failed",
-            next_move=f"run python -m tidemill.lab.join_cell '{spec.to_json()}'",
-        )
-    return {
-        "contender": spec.contender,
-        "zipf": spec.zipf,
-        "memory_share": spec.memory_share,
-        **told["measured"],
-        "memory_peak_bytes": sampler.peak_bytes,
-        "same_rows": told["verified"],
-    }
+def _build(options: BenchOptions, progress: Progress) -> None:
+    """The forms that the contenders read, Parquet for the judge and the store for its row size; and the streams."""
+    forms = {"parquet", "store", *(PEERS[name] for name in options.contenders if name in PEERS)}
+    for form, seconds in options.data.build(sorted(forms), progress).items():
+        progress(f"built {form} in {seconds:.0f} s", 1.0)
+    for stream in {cell.stream for cell in options.cells()}:
+        stream.build(progress)
 
 
-class _Sampler:
-    """Private memory of a process, highest above its first sample."""
-
-    def __init__(self, pid: int) -> None:
-        self._status = Path(f"/proc/{pid}/status")
-        self._baseline: int | None = None
-        self._stopped = threading.Event()
-        self.peak_bytes = 0
-        self.on = False
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(SAMPLE_EVERY_S):
-            if self.on:
-                try:
-                    lines = dict(line.split(":", 1) for line in self._status.read_text().splitlines())
-                except OSError:
-                    return
-                held = int(lines["RssAnon"].split()[0]) * 1024
-                self._baseline = held if self._baseline is None else self._baseline
-                self.peak_bytes = max(self.peak_bytes, held - self._baseline)
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
+def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The run whose rate is the median (the lower of two), with all rates; or the first that has none."""
+    rates = [run["rows_per_s"] for run in runs]
+    if None in rates:
+        return runs[rates.index(None)]
+    wrong = [run for run in runs if not run["same_rows"]]
+    middle = runs[rates.index(statistics.median_low(rates))]
+    return {**(wrong or [middle])[0], "rows_per_s_of_runs": rates}
 
 
-def seconds_to_assemble(data: JoinData, zipf: float, seed: int, rows: int = 300_000) -> float:
-    """Seconds a row to put the output together when every master row is in memory already."""
-    store = open_store(data)
-    master = store.read_batch(np.arange(min(store.pages, 10_000))).select(MASTER_NAMES)
-    seconds = 0.0
-    for batch in stream_batches(master.num_rows, zipf, rows, seed):
-        keys = batch.column("key").to_numpy()
-        positions = np.where(keys < master.num_rows, keys, -1)
-        started = time.perf_counter()
-        gather(batch, master, positions)
-        seconds += time.perf_counter() - started
-    return seconds / rows
+def _at_other_shares(results: list[dict[str, Any]], shares: Sequence[float]) -> list[dict[str, Any]]:
+    """Peers without a budget again, for the shares at which they need not be measured."""
+    return [
+        {**result, "memory_share": share, "memory_budget_bytes": int(result["memory_budget_bytes"] * share / result["memory_share"])}
+        for result, share in product(results, shares)
+        if result["contender"] in WITHOUT_BUDGET and share != result["memory_share"]
+    ]  # fmt: skip
 
 
-def device_speed(data: JoinData) -> float:
-    """Bytes a second of large sequential reads past the page cache."""
-    import mmap
-
-    file = max(data.store.rglob("pages.bin"))
-    handle = os.open(file, os.O_RDONLY | os.O_DIRECT)
-    buffer = mmap.mmap(-1, READ_BYTES)
-    try:
-        started, done = time.perf_counter(), 0
-        while time.perf_counter() - started < 0.5:
-            count = os.preadv(
-                handle, [buffer], done % (os.fstat(handle).st_size // READ_BYTES * READ_BYTES or 1)
+def _add_bounds(options: BenchOptions, results: list[dict[str, Any]], progress: Progress) -> None:
+    progress("measuring disk and output assembly", 1.0)
+    device, assembly = measure_device(options.data.parquet), AssemblySpeed(options.master_rows)
+    for zipf in options.zipfs:
+        seconds = assembly.seconds_per_row(zipf, options.seed)
+        for share in options.memory_shares:
+            add_bounds(
+                [r for r in results if (r["zipf"], r["memory_share"]) == (zipf, share)], seconds, device
             )
-            done += count
-            if count < READ_BYTES:
-                break
-        return done / (time.perf_counter() - started)
-    finally:
-        os.close(handle)
-        buffer.close()
 
 
-def _add_bound(cell: list[dict[str, Any]], assemble_seconds: float, disk_bytes_per_s: float) -> None:
-    """The larger of assembling and of reading the fewest bytes that any contender read."""
-    read = [r["bytes_read"] / r["stream_rows"] for r in cell if r["bytes_read"] > 0]
-    disk_seconds = min(read, default=0.0) / disk_bytes_per_s
-    for result in cell:
-        result["bound_rows_per_s"] = 1 / max(assemble_seconds, disk_seconds)
-
-
-__all__ = ["MEMORY_SHARES", "ZIPFS", "BenchOptions", "all_contenders", "check_contenders", "run_bench"]
+__all__ = [
+    "MEMORY_SHARES",
+    "SECONDS",
+    "ZIPFS",
+    "BenchOptions",
+    "all_contenders",
+    "check_contenders",
+    "run_bench",
+]

@@ -1,42 +1,69 @@
-"""One cell of the join benchmark, in a process of its own: warm up, measure, then verify what was measured.
+"""One cell of the join benchmark, in a process of its own: warm up, measure, then verify.
 
-Speaks to the parent in lines of JSON: {"idle": …} before anything is opened, {"measured": …}, {"verified": …}.
+```
+open │ warm-up: `seconds`, and until the first row leaves │ measured: `seconds` │ caught rows │ verified from the start
+     └───────────────────── one endless stream, never drained ─────────────────────────────┘
+```
+Rows that wait are never drained in between, so the rate is that of a join in full swing: rows that left in the measured
+time, whenever they came. Speaks to the parent in lines of JSON: {"idle_bytes": …} before anything is opened, {"measured": …},
+{"verified": …}, or {"refused": …} where the memory is too small for the contender.
 """
 
-import itertools
 import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 
+from tidemill.core.errors import BudgetError
 from tidemill.core.memory import MemoryBudget
 from tidemill.join.catalog import make_join
 from tidemill.join.drive import drive
-from tidemill.lab.join_data import STREAM_BATCH_ROWS, STREAM_SCHEMA, JoinData, stream_batches
-from tidemill.lab.peers import PEERS, Contender, open_peer
-from tidemill.lab.rows import MASTER_NAMES, OUTPUT_SCHEMA
+from tidemill.lab.join_data import JoinData
+from tidemill.lab.kernel_counts import KernelCounts, private_bytes
+from tidemill.lab.peers import PEERS, Contender, Outputs, open_peer, peer_module
+from tidemill.lab.rows import MASTER_NAMES
 from tidemill.lab.store import open_store
+from tidemill.lab.streams import STREAM_SCHEMA, Stream, endless, first_rows
+from tidemill.lab.verify import Judge
+
+VERIFIED_SHARE = 0.5
+"""Of the measured rows, so that verifying takes about half as long as measuring; and at most so many:"""
+MOST_VERIFIED_ROWS = 1_000_000
+CAUGHT_ROWS = 20_000
+"""That leave right after the measured ones, with hot rows and waiting rows as they were then."""
 
 
 @dataclass(frozen=True)
 class CellSpec:
+    """All that a child needs to know; equal specs are the same cell."""
+
     contender: str
     zipf: float
     memory_share: float
     master_rows: int
-    stream_rows: int
-    most_seconds: float
+    stream_rows: int | None
+    """Rows that end warm-up and measuring before their seconds do; None for the seconds alone."""
+    seconds: float
     folder: str
     seed: int
 
     @property
     def data(self) -> JoinData:
         return JoinData(Path(self.folder), self.master_rows)
+
+    @property
+    def stream(self) -> Stream:
+        given = {} if self.stream_rows is None else {"rows": 2 * self.stream_rows}
+        return Stream(Path(self.folder), self.master_rows, self.zipf, self.seed, **given)
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.data.master_bytes() * self.memory_share)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -46,10 +73,9 @@ class CatalogJoin:
     """A join of the catalog as a contender."""
 
     def __init__(self, name: str, data: JoinData, memory_bytes: int) -> None:
-        self._store = open_store(data)
         self._join = make_join(
             name,
-            self._store,
+            open_store(data),
             STREAM_SCHEMA,
             stream_key="key",
             budget=MemoryBudget(memory_bytes),
@@ -57,86 +83,83 @@ class CatalogJoin:
             columns=MASTER_NAMES,
         )
 
-    @property
-    def bytes_read(self) -> int:
-        return self._store.bytes_read
-
-    def join(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for report in drive(self._join, batches):
-            yield from report.outputs
+    def join(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Outputs]:
+        return (report.outputs for report in drive(self._join, batches))
 
 
 def open_contender(spec: CellSpec) -> Contender:
-    memory_bytes = int(spec.data.master_bytes() * spec.memory_share)
     if spec.contender in PEERS:
-        return open_peer(spec.contender, spec.data, memory_bytes)
-    return CatalogJoin(spec.contender, spec.data, memory_bytes)
+        return open_peer(spec.contender, spec.data, spec.memory_bytes)
+    return CatalogJoin(spec.contender, spec.data, spec.memory_bytes)
 
 
 def run_cell(spec: CellSpec) -> None:
-    batch_rows = min(STREAM_BATCH_ROWS, spec.stream_rows)
-    warm_up_batches = -(-spec.stream_rows // batch_rows)
-    all_rows = warm_up_batches * batch_rows + spec.stream_rows
-    stream = stream_batches(spec.master_rows, spec.zipf, all_rows, spec.seed, batch_rows=batch_rows)
-    warm_up = list(itertools.islice(stream, warm_up_batches))
-    measured = list(stream)
-    say({"idle": True})  # the stream is there already: what is held from here on is the contender's
-    contender = open_contender(spec)
-    deadline = time.monotonic() + spec.most_seconds
-    for _ in contender.join(until(deadline, warm_up)):
-        pass
-    bytes_before = contender.bytes_read
-    taken: list[pa.RecordBatch] = []
-    started = time.perf_counter()
-    rows = sum(
-        out.num_rows for out in contender.join(until(time.monotonic() + spec.most_seconds, measured, taken))
-    )
-    seconds = time.perf_counter() - started
-    stream_rows = sum(b.num_rows for b in taken)
+    """Measure and verify, telling the parent after each."""
+    stream = spec.stream.read()
+    if spec.contender in PEERS:
+        peer_module(spec.contender)
+    pa.default_memory_pool().release_unused()
+    # Stream and libraries are there: what comes on top is the contender's.
+    say({"idle_bytes": private_bytes()})
+    work = open_contender(spec).join(endless(stream))
+    warm_up_rows, _ = run_for(work, spec)
+    before = KernelCounts.now()
+    rows, seconds = run_for(work, spec)
+    read = KernelCounts.now().since(before)
     say(
         {
             "measured": {
-                "rows_per_s": stream_rows / seconds,
-                "bytes_read": contender.bytes_read - bytes_before,
-                "stream_rows": stream_rows,
-                "output_rows": rows,
+                "rows_per_s": rows / seconds,
+                "bytes_read": read.bytes_read,
+                "reads": read.reads,
+                "stream_rows": rows,
+                "seconds": seconds,
+                "warm_up_rows": warm_up_rows,
             }
         }
     )
-    say({"verified": same_rows(contender.join(taken), taken, spec.data)})
+    few_rows = int(rows * VERIFIED_SHARE) + 1
+    caught = catch(work, min(CAUGHT_ROWS, few_rows))
+    del work  # and with it the contender: LMDB opens a file once a process
+    say({"verified": verify(spec, caught, stream, min(MOST_VERIFIED_ROWS, few_rows))})
 
 
-def until(
-    deadline: float, batches: Iterable[pa.RecordBatch], taken: list[pa.RecordBatch] | None = None
-) -> Iterator[pa.RecordBatch]:
-    """The batches, as long as there is time; at least one."""
-    for batch in batches:
-        if taken is not None:
-            taken.append(batch)
-        yield batch
-        if time.monotonic() > deadline:
-            return
+def run_for(work: Iterator[Outputs], spec: CellSpec) -> tuple[int, float]:
+    """Rows that left and seconds that passed, until time or rows are up; at least one row leaves.
+
+    Each stream row gives one output row: keys are unique in the master data, and the join is a left one.
+    """
+    rows, started = 0, time.perf_counter()
+    most_rows = spec.stream_rows or float("inf")
+    for left in map(count_rows, work):  # no name holds the outputs while the next ones are made
+        rows += left
+        if rows >= most_rows or (rows and time.perf_counter() - started >= spec.seconds):
+            break
+    return rows, time.perf_counter() - started
 
 
-def same_rows(outputs: Iterable[pa.RecordBatch], stream: list[pa.RecordBatch], data: JoinData) -> bool:
-    """Whether count and order-free checksum of all rows and columns equal those of DuckDB's own join."""
-    judge = duckdb.connect(config={"threads": 2})
-    found_rows = found_sum = 0
-    for output in outputs:
-        judge.register("rows_found", pa.Table.from_batches([output]).cast(OUTPUT_SCHEMA))
-        found_rows, found_sum = found_rows + output.num_rows, found_sum + _checksum(judge, "FROM rows_found")
-    judge.register("stream", pa.Table.from_batches(stream))
-    columns = ", ".join(f"m.{name}" for name in MASTER_NAMES)
-    path = str(data.parquet).replace("'", "''")
-    join = f"SELECT s.key, s.event, s.pieces, {columns} FROM stream s LEFT JOIN '{path}' m ON s.key = m.key"  # noqa: S608
-    expected = _checksum(judge, join)
-    rows = sum(batch.num_rows for batch in stream)
-    return (found_rows, found_sum % 2**64) == (rows, expected % 2**64)
+def count_rows(outputs: Iterable[pa.RecordBatch]) -> int:
+    return sum(output.num_rows for output in outputs)
 
 
-def _checksum(judge: duckdb.DuckDBPyConnection, query: str) -> int:
-    found = judge.execute(f"SELECT coalesce(sum(hash(t)::HUGEINT), 0) FROM ({query}) t").fetchall()  # noqa: S608
-    return int(found[0][0])
+def verify(
+    spec: CellSpec, caught: list[pa.RecordBatch], stream: list[pa.RecordBatch], rows: int
+) -> dict[str, object]:
+    """Judge rows caught in full swing one by one, then all rows of a new run over the stream's start together."""
+    judge, start = Judge(spec.data), first_rows(stream, rows)
+    outputs = chain.from_iterable(open_contender(spec).join(start))
+    return {
+        "same_rows": judge.right_matches(caught, stream) and judge.same_rows(outputs, start),
+        "verified_rows": count_rows(caught + start),
+    }
+
+
+def catch(work: Iterator[Outputs], rows: int) -> list[pa.RecordBatch]:
+    """The next outputs, together at least so many rows."""
+    caught: list[pa.RecordBatch] = []
+    while count_rows(caught) < rows:
+        caught += next(work)
+    return caught
 
 
 def say(record: dict[str, object]) -> None:
@@ -145,4 +168,7 @@ def say(record: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    run_cell(CellSpec(**json.loads(sys.argv[1])))
+    try:
+        run_cell(CellSpec(**json.loads(sys.argv[1])))
+    except BudgetError as error:
+        say({"refused": str(error)})

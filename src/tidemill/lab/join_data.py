@@ -1,172 +1,108 @@
-"""Master data and streams of the join benchmark, made once and kept: the same rows for every contender."""
+"""Master data of the join benchmark in every form that a contender reads, made once and kept."""
 
-import sqlite3
-from collections.abc import Callable, Iterator
+import shutil
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-import duckdb
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from tidemill.core.errors import StoreError
+from tidemill.core.units import format_bytes
+from tidemill.lab.forms import Share, build_lmdb, build_parquet, build_sqlite, build_store
+from tidemill.lab.master_rows import MASTER_VERSION
 from tidemill.master import MasterData
-from tidemill.testing.zipf import Zipf
 
-ROWS_AT_A_TIME = 500_000
-STREAM_BATCH_ROWS = 100_000
-STREAM_SCHEMA = pa.schema([("key", pa.int64()), ("event", pa.int64()), ("pieces", pa.int32())])
-"""20 bytes a row, as in the papers."""
 Progress = Callable[[str, float], None]
+"""Takes what is being done, and how much of it is done, 0 … 1."""
 
-# Eight columns, two of them strings, about 120 bytes a row; arithmetic with primes, the same on every machine.
-_MASTER_SQL = """
-SELECT i AS key,
-       'article ' || lpad(((i * 48271) % 2147483647)::VARCHAR, 10, '0') || ' of the season' AS name,
-       'supplier ' || lpad((i * 7919 % 20000)::VARCHAR, 5, '0') || ' and sons' AS supplier,
-       i * 104729 % 1000003 AS supplier_id,
-       (i * 15485863 % 100000)::DOUBLE / 100 AS price,
-       i * 32452843 % 5000000 AS stock,
-       (i * 49979687 % 3000)::INTEGER AS shelf,
-       DATE '2015-01-01' + (i * 67867967 % 4000)::INTEGER AS listed_on
-FROM range($first, $last) r(i)
-"""
+
+class _Form(NamedTuple):
+    suffix: str
+    bytes_per_row: int
+    """On disk while it is built, rounded up from builds of a million rows; the store sorts through files."""
+    build: Callable[[Path, int, Share], None]
+
+
+FORMS = {
+    "parquet": _Form(".parquet", 50, build_parquet),
+    "store": _Form(".store", 280, build_store),
+    "sqlite": _Form(".sqlite", 120, build_sqlite),
+    "lmdb": _Form(".lmdb", 150, build_lmdb),
+}
 
 
 @dataclass(frozen=True)
 class JoinData:
-    """One size of master data in every form that a contender reads."""
+    """One size of master data."""
 
     folder: Path
     rows: int
 
+    def path(self, form: str) -> Path:
+        return self.folder / f"master-v{MASTER_VERSION}-{self.rows}{FORMS[form].suffix}"
+
     @property
     def store(self) -> Path:
-        return self.folder / f"store-{self.rows}"
+        return self.path("store")
 
     @property
     def parquet(self) -> Path:
-        return self.folder / f"master-{self.rows}.parquet"
-
-    @property
-    def sqlite(self) -> Path:
-        return self.folder / f"master-{self.rows}.sqlite"
-
-    @property
-    def lmdb(self) -> Path:
-        return self.folder / f"master-{self.rows}.lmdb"
+        return self.path("parquet")
 
     def master_bytes(self) -> int:
         """Bytes of the rows themselves, to which memory shares refer."""
         return MasterData.open(self.store).row_bytes * self.rows
 
-    def master_batches(self) -> Iterator[pa.RecordBatch]:
-        with duckdb.connect() as generator:
-            for first in range(0, self.rows, ROWS_AT_A_TIME):
-                span = {"first": first, "last": min(first + ROWS_AT_A_TIME, self.rows)}
-                table: pa.Table = generator.sql(_MASTER_SQL, params=span).to_arrow_table()
-                yield from table.combine_chunks().to_batches()
+    def missing(self, forms: Collection[str]) -> list[str]:
+        """Those of the forms that must be built; a store of another format counts as missing."""
+        return [form for form in forms if not self._is_there(form)]
 
-    def master_reader(self) -> pa.RecordBatchReader:
-        batches = self.master_batches()
-        first = next(batches)
-
-        def again() -> Iterator[pa.RecordBatch]:
-            yield first
-            yield from batches
-
-        return pa.RecordBatchReader.from_batches(first.schema, again())
-
-    def build(self, progress: Progress) -> None:
-        """Make what is missing; each form appears whole or not at all."""
+    def build(self, forms: Collection[str], progress: Progress) -> dict[str, float]:
+        """Seconds for each form that was missing; each appears whole or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for path, make in (
-            (self.parquet, self._build_parquet),
-            (self.store, self._build_store),
-            (self.sqlite, self._build_sqlite),
-            (self.lmdb, self._build_lmdb),
-        ):
-            if not path.exists():
-                progress(f"building {path.name}", 0.0)
-                make(path.with_name(f"{path.name}.part"), progress)
-                path.with_name(f"{path.name}.part").rename(path)
+        missing = self.missing(forms)
+        require_space(self.folder, sum(FORMS[form].bytes_per_row for form in missing) * self.rows)
+        return {form: self._build(form, progress) for form in missing}
 
-    def _build_parquet(self, path: Path, progress: Progress) -> None:
-        reader = self.master_reader()
-        done = 0
-        with pq.ParquetWriter(path, reader.schema) as writer:
-            for batch in reader:
-                writer.write_batch(batch)
-                done += batch.num_rows
-                progress(f"building {path.name}", done / self.rows)
+    def _is_there(self, form: str) -> bool:
+        if form != "store":
+            return self.path(form).exists()
+        try:
+            MasterData.open(self.store).close()
+        except StoreError:
+            return False
+        return True
 
-    def _build_store(self, path: Path, progress: Progress) -> None:
-        MasterData.build(
-            self.master_reader(),
-            key="key",
-            path=path,
-            progress=lambda done, _: progress(f"building {path.name}", done / self.rows),
+    def _build(self, form: str, progress: Progress) -> float:
+        started = time.perf_counter()
+        path = self.path(form)
+        part = path.with_name(f"{path.name}.part")
+        for old in (part, path):
+            _remove(old)
+        FORMS[form].build(part, self.rows, lambda share: progress(f"building {path.name}", share))
+        part.rename(path)
+        return time.perf_counter() - started
+
+
+def require_space(folder: Path, wanted_bytes: int) -> None:
+    """Refuse before anything is written where the disk would fill up."""
+    free_bytes = shutil.disk_usage(folder).free
+    if wanted_bytes > free_bytes:
+        raise StoreError(
+            f"the benchmark's data takes {format_bytes(wanted_bytes)} on disk, {format_bytes(free_bytes)} are free at {folder}",
+            code="disk_full",
+            next_move="give --data a folder on a larger disk, fewer --rows, or --algorithms that read fewer forms",
+            wanted_bytes=wanted_bytes,
+            free_bytes=free_bytes,
         )
 
-    def _build_sqlite(self, path: Path, progress: Progress) -> None:
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
         path.unlink(missing_ok=True)
-        with sqlite3.connect(path) as database:
-            database.execute("PRAGMA journal_mode=OFF")
-            database.execute(
-                "CREATE TABLE master (key INTEGER PRIMARY KEY, name TEXT, supplier TEXT, supplier_id INTEGER, "
-                "price REAL, stock INTEGER, shelf INTEGER, listed_on INTEGER)"
-            )
-            done = 0
-            for batch in self.master_batches():
-                plain = batch.set_column(7, "listed_on", batch.column("listed_on").cast(pa.int32()))
-                rows = zip(*(c.to_pylist() for c in plain.columns), strict=True)
-                database.executemany("INSERT INTO master VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-                done += batch.num_rows
-                progress(f"building {path.name}", done / self.rows)
-        database.close()
-
-    def _build_lmdb(self, path: Path, progress: Progress) -> None:
-        """Key to the row's Arrow-free bytes: seven values packed by Python's own `marshal`."""
-        import marshal
-
-        import lmdb
-
-        environment = lmdb.open(str(path), map_size=400 * self.rows + 10**8, sync=False)
-        done = 0
-        for batch in self.master_batches():
-            plain = batch.set_column(7, "listed_on", batch.column("listed_on").cast(pa.int32()))
-            values = zip(*(c.to_pylist() for c in plain.columns[1:]), strict=True)
-            keys = plain.column(0).to_pylist()
-            with environment.begin(write=True) as transaction:
-                pairs = [
-                    (int(str(k)).to_bytes(8, "big"), marshal.dumps(v))
-                    for k, v in zip(keys, values, strict=True)
-                ]
-                transaction.cursor().putmulti(pairs, append=True)
-            done += batch.num_rows
-            progress(f"building {path.name}", done / self.rows)
-        environment.sync()
-        environment.close()
 
 
-def stream_batches(
-    master_rows: int, zipf: float, rows: int, seed: int, *, batch_rows: int = STREAM_BATCH_ROWS
-) -> Iterator[pa.RecordBatch]:
-    """Stream rows whose popular keys lie scattered over the master data; one in a hundred keys is unknown."""
-    draw = Zipf(master_rows, exponent=zipf, seed=seed, spread=True)
-    random = np.random.default_rng(seed + 2)
-    for first in range(0, rows, batch_rows):
-        count = min(batch_rows, rows - first)
-        keys = draw.draw(count)
-        keys[random.random(count) < 0.01] += master_rows
-        yield pa.record_batch(
-            [
-                pa.array(keys),
-                pa.array(np.arange(first, first + count)),
-                pa.array(random.integers(1, 10, count).astype(np.int32)),
-            ],
-            schema=STREAM_SCHEMA,
-        )
-
-
-__all__ = ["STREAM_BATCH_ROWS", "STREAM_SCHEMA", "JoinData", "stream_batches"]
+__all__ = ["FORMS", "JoinData", "Progress", "require_space"]

@@ -5,34 +5,69 @@ from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+OURS = "tide"
+OUR_COLOUR, BOUND_COLOUR = "#c1121f", "#222222"
+MARKERS = "osD^vP*X"
 
 
 def plot_joins(results: list[dict[str, Any]], path: Path) -> None:
-    """Write a PNG; our joins as full lines, peers dashed, the bound dotted."""
+    """Write a PNG; the papers' joins as full lines, peers thin and dotted, ours thick, the bound dashed."""
     mpl.use("Agg")
     skews = sorted({r["zipf"] for r in results})
-    names = list(dict.fromkeys(r["contender"] for r in results))
-    figure, panels = plt.subplots(1, len(skews), figsize=(5 * len(skews) + 2, 5), sharey=True, squeeze=False)
+    styles = _styles(list(dict.fromkeys(r["contender"] for r in results)))
+    size = (4.2 * len(skews) + 2.4, 5.2)
+    figure, panels = plt.subplots(
+        1, len(skews), figsize=size, sharey=True, squeeze=False, layout="constrained"
+    )
     for panel, zipf in zip(panels[0], skews, strict=True):
-        for number, name in enumerate(names):
-            cells = sorted(
-                (r["memory_share"], r["rows_per_s"])
-                for r in results
-                if (r["contender"], r["zipf"]) == (name, zipf)
-            )
-            style = "--" if name.startswith("peer-") else "-"
-            panel.plot(*zip(*cells, strict=True), style, marker="o", color=f"C{number % 10}", label=name)
-        bound = sorted({(r["memory_share"], r["bound_rows_per_s"]) for r in results if r["zipf"] == zipf})
-        panel.plot(*zip(*bound, strict=True), ":", marker="_", color="black", label="bound")
-        panel.set(
-            title=f"Zipf {zipf:g}", xlabel="memory as a share of the master data", xscale="log", yscale="log"
-        )
-        panel.grid(visible=True, alpha=0.3)
+        _draw(panel, [r for r in results if r["zipf"] == zipf], styles)
+        panel.set_title(f"Zipf {zipf:g}", fontsize=11, loc="left")
     panels[0][0].set_ylabel("stream rows a second")
-    panels[0][-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.supxlabel("memory as a share of the master data", fontsize=10)
+    rows = results[0]["master_rows"]
+    figure.suptitle(f"Semi-stream joins, {rows:,} master rows", fontsize=13, x=0.01, ha="left")
+    handles, names = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right center", frameon=False, fontsize=9)
+    figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def _styles(names: list[str]) -> dict[str, dict[str, Any]]:
+    """Colour, marker and line of each contender, the same in all panels."""
+    colours = plt.get_cmap("tab20").colors  # type: ignore[attr-defined]
+    styles: dict[str, dict[str, Any]] = {}
+    for number, name in enumerate(names):
+        look = {"color": colours[number % 20], "marker": MARKERS[number % len(MARKERS)], "ms": 4}
+        line = {"ls": ":", "lw": 1.2, "mfc": "white"} if name.startswith("peer-") else {"ls": "-", "lw": 1.4}
+        styles[name] = {**look, **line}
+    if OURS in styles:
+        styles[OURS] = {"color": OUR_COLOUR, "marker": "o", "ms": 6, "ls": "-", "lw": 3, "zorder": 5}
+    return styles
+
+
+def _draw(panel: Axes, results: list[dict[str, Any]], styles: dict[str, dict[str, Any]]) -> None:
+    for name, style in styles.items():
+        cells = sorted(
+            (r["memory_share"], r["rows_per_s"])
+            for r in results
+            if r["contender"] == name and r["rows_per_s"]
+        )
+        panel.plot([share for share, _ in cells], [rate for _, rate in cells], label=name, **style)
+    bound = sorted({(r["memory_share"], r["bound_rows_per_s"]) for r in results})
+    shares = [share for share, _ in bound]
+    panel.plot(
+        shares, [rate for _, rate in bound], "--", marker="_", color=BOUND_COLOUR, label="bound", lw=1.5
+    )
+    panel.set(xscale="log", yscale="log")
+    panel.set_xticks(shares, [f"{share:.3g}" for share in shares])
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
+    panel.grid(visible=True, which="major", alpha=0.35, lw=0.6)
+    panel.grid(visible=True, which="minor", axis="y", alpha=0.12, lw=0.5)
+    panel.spines[["top", "right"]].set_visible(False)
 
 
 __all__ = ["plot_joins"]

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.lab.join_data import STREAM_SCHEMA
+from tidemill.lab.streams import STREAM_SCHEMA
 
 MASTER_FIELDS: list[tuple[str, pa.DataType]] = [
     ("name", pa.string()),

@@ -7,26 +7,30 @@ columns. So rows stay rows until they leave, and only then become Arrow columns 
 row   first column │ slots of 32, 16, 8, 4, 2, 1 bytes, other sizes │ a bit a column: not NULL │ open-length values
 slot  a value, or (4 bytes) where a value of open length ends, counted from the start of the row
 ```
+Lists, structs and maps are values of open length (`nested.py`). A row is filled up with zeros to a multiple of eight
+bytes; what lies in the slot of a NULL is zeros too, so equal rows have equal bytes.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.core.errors import SpecError
 from tidemill.master import row_kernels as kernels
-from tidemill.master.nested import pack_nested, unpack_nested
+from tidemill.master.nested import children_schema, pack_nested, unpack_nested
 from tidemill.master.plain import has_no_plain_form, plain, plain_type
 
 UInt8s = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
 
-_ALIGNMENT = 64  # of columns in the memory that a decode fills, as Arrow likes it
+_MARGIN_BYTES = 64  # behind the last row, which an encode may spill over
+_KINDS = {"fixed": kernels.FIXED, "bits": kernels.BITS, "open": kernels.OPEN, "nothing": kernels.FIXED}
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,10 @@ class Slot:
     """Plain; binary where the column is nested."""
     given_type: pa.DataType
     open_before: int = 0
-    """Of open length: where its value begins, if positive; else minus the slot in which the one before it ends."""
+    """Of open length: where its value begins, if positive (bits always lie before); else minus the slot, 0 or later,
+    that says where the one before it ends."""
+    children: "RowLayout | None" = None
+    """Of a nested column: the layout of the rows within its values."""
 
 
 @dataclass(frozen=True)
@@ -74,33 +81,33 @@ class RowLayout:
             schema: Columns of any type that has a plain form (`master/plain.py`).
             first: A column of eight bytes to lie at the very start of each row.
         """
-        stored = {field.name: _stored_type(field) for field in schema}
-        widths = {name: _width(kind) for name, kind in stored.items()}
-        order = sorted(schema.names, key=lambda name: (name != first, _place_of(widths[name])))
-        offsets: dict[str, int] = {}
-        end = 0
-        for name in order:
-            offsets[name] = end
-            end += widths[name]
-        validity_place, fixed_bytes = end, end + -(-len(schema) // 8)
-        slots, open_before = [], fixed_bytes
+        stored = [_stored_type(field) for field in schema]
+        widths = [_width(kind) for kind in stored]
+        order = sorted(range(len(schema)), key=lambda n: (schema.names[n] != first, _place_of(widths[n])))
+        offsets = dict.fromkeys(order, 0)
+        validity_place = 0
+        for number in order:
+            offsets[number] = validity_place
+            validity_place += widths[number]
+        fixed_bytes = validity_place + -(-len(schema) // 8)
+        slots, open_before, last = [], fixed_bytes, -1
         for number, field in enumerate(schema):
-            kind = stored[field.name]
-            place = (validity_place + number // 8, number % 8)
             slot = Slot(
-                field.name, _kind(kind), widths[field.name], offsets[field.name], *place, kind, field.type, open_before
-            )  # fmt: skip
+                field.name,
+                _kind(stored[number]),
+                widths[number],
+                offsets[number],
+                validity_place + number // 8,
+                number % 8,
+                stored[number],
+                field.type,
+                open_before,
+                _children_of(field.type),
+            )
             slots.append(slot)
             if slot.kind == "open":
-                open_before = -slot.offset
-        last = next((slot.offset for slot in reversed(slots) if slot.kind == "open"), -1)
-        if last == 0:  # minus the slot must be negative: an eight-byte column is missing before it
-            raise AssertionError
+                open_before, last = -slot.offset, slot.offset
         return cls(schema, tuple(slots), fixed_bytes, validity_place, last)
-
-    @cached_property
-    def _by_name(self) -> dict[str, Slot]:
-        return {slot.name: slot for slot in self.slots}
 
     @property
     def least_row_bytes(self) -> int:
@@ -110,59 +117,63 @@ class RowLayout:
     def encode(self, batch: pa.RecordBatch) -> tuple[UInt8s, Int64s]:
         """The rows in one buffer, and where each starts, with the end of the last one."""
         columns = [_stored(batch.column(number), slot) for number, slot in enumerate(self.slots)]
-        opened = {
-            slot.name: _open_parts(column)
-            for column, slot in zip(columns, self.slots, strict=True)
-            if slot.kind == "open"
-        }
-        sizes = np.full(batch.num_rows, self.fixed_bytes, dtype=np.int64)
-        for offsets, _ in opened.values():
-            sizes += np.diff(offsets)
-        at = np.zeros(batch.num_rows + 1, dtype=np.int64)
-        np.cumsum((sizes + 7) & ~np.int64(7), out=at[1:])
-        rows = np.zeros(int(at[-1]) // 8, dtype=np.uint64).view(np.uint8)
-        cursor = np.full(batch.num_rows, self.fixed_bytes, dtype=np.int64)
+        facts: list[list[int]] = []
+        opened: list[list[int]] = []
+        present = [0] * (self.fixed_bytes - self.validity_place)
         for column, slot in zip(columns, self.slots, strict=True):
-            if slot.kind == "open":
-                kernels.put_open(rows, at, cursor, slot.offset, *opened[slot.name])
-            elif slot.kind != "nothing":
-                kernels.put_fixed(rows, at, slot.offset, slot.width, _fixed_bytes(column, slot.width))
-            kernels.put_validity(rows, at, slot.validity_place, slot.validity_bit, _is_valid(column))
-        return rows, at
+            if slot.kind != "nothing":
+                (opened if slot.kind == "open" else facts).append(_facts_of(column, slot))
+            if not column.null_count:
+                present[slot.validity_place - self.validity_place] |= 1 << slot.validity_bit
+        at = np.empty(batch.num_rows + 1, dtype=np.int64)
+        longest = kernels.measure_rows(_table(opened), self.fixed_bytes, at)
+        if longest >= 2**32:
+            raise SpecError(
+                f"a row of {longest} bytes is longer than 4 GiB",
+                code="row_too_long",
+                next_move="leave its longest columns out",
+                row_bytes=longest,
+            )
+        rows = np.empty((int(at[-1]) + _MARGIN_BYTES) // 8, dtype=np.uint64).view(np.uint8)
+        bits = np.array(present, dtype=np.uint8)
+        kernels.put_rows(_table(facts), _table(opened), bits, self.fixed_bytes, at, rows)
+        return rows[: at[-1]], at
 
     def decode(self, rows: UInt8s, at: Int64s, names: Sequence[str] | None = None) -> pa.RecordBatch:
         """Rows as columns; a negative place gives a row of NULLs.
 
         Args:
-            rows: Buffer that begins at a multiple of eight bytes; may be read-only.
+            rows: Buffer of rows; may be read-only.
             at: Where the wanted rows begin in it, in any order and as often as wanted.
             names: Columns wanted; all in the order of the schema if None.
         """
-        slots = self.slots if names is None else [self._by_name[name] for name in names]
-        everywhere = np.full(self.fixed_bytes - self.validity_place, 255, dtype=np.uint8)
-        absent = kernels.all_valid(rows, at, self.validity_place, everywhere)
-        columns = self._fixed_columns(rows, at, [slot for slot in slots if slot.kind == "fixed"])
-        arrays = []
-        for slot in slots:
-            has_nulls = (
-                absent or not everywhere[slot.validity_place - self.validity_place] >> slot.validity_bit & 1
+        columns = self._columns(None if names is None else tuple(names))
+        memory = pa.allocate_buffer(columns.most_bytes(len(at)))
+        found = np.empty((len(columns.slots) + 1, 5), dtype=np.int64)
+        facts = (rows, at, columns.facts)
+        absent = kernels.get_columns(*facts, _bytes(memory), found)
+        *places, (*_, values_bytes, _) = found.tolist()
+        columns.check_sizes(places, len(at))
+        values = pa.allocate_buffer(values_bytes)
+        if values_bytes:
+            kernels.get_values(*facts, found, _bytes(memory), _bytes(values))
+        arrays: list[pa.Array[Any]] = []
+        for slot, (place, size, is_full, values_place, values_size) in zip(
+            columns.slots, places, strict=True
+        ):
+            nulls, bitmap = (0, None) if is_full and not absent else _bitmap(rows, at, slot)
+            buffers = [bitmap, memory.slice(place, size)]
+            if slot.kind == "open":
+                buffers.append(values.slice(values_place, values_size))
+            elif slot.kind == "nothing":
+                buffers = [None]
+            column = pa.Array.from_buffers(slot.stored_type, len(at), buffers, nulls)
+            arrays.append(
+                column
+                if slot.given_type is slot.stored_type
+                else _given(column, slot.given_type, slot.children)
             )
-            nulls, bitmap = _bitmap(rows, at, slot) if has_nulls else (0, None)
-            if slot.kind == "fixed":
-                buffers = [bitmap, columns[slot.name]]
-            elif slot.kind == "open":
-                buffers = [bitmap, *_open_column(rows, at, slot)]
-            elif slot.kind == "bits":
-                bits = pa.allocate_buffer(-(-len(at) // 8))
-                kernels.get_bits(rows, at, slot.offset, np.frombuffer(bits, np.uint8))
-                buffers = [bitmap, bits]
-            else:
-                buffers, nulls = [None], len(at)
-            arrays.append(_given(slot, pa.Array.from_buffers(slot.stored_type, len(at), buffers, nulls)))
-        schema = self.schema if names is None else pa.schema([self.schema.field(slot.name) for slot in slots])
-        if absent:
-            schema = pa.schema([field.with_nullable(True) for field in schema])
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return columns.batch(arrays, len(at), has_absent=absent > 0)
 
     def sizes(self, rows: UInt8s, at: Int64s) -> Int64s:
         """Bytes that each row takes; 0 for absent ones."""
@@ -170,27 +181,71 @@ class RowLayout:
         kernels.row_sizes(rows, at, self.last_open_offset, self.fixed_bytes, sizes)
         return sizes
 
-    def _fixed_columns(self, rows: UInt8s, at: Int64s, slots: list[Slot]) -> dict[str, pa.Buffer]:
-        """The values of all columns of fixed width, gathered together: their rows are then in the cache."""
-        places: list[int] = []
-        end = 0
-        for slot in slots:
-            places.append(end)
-            end += -(-len(at) * slot.width // _ALIGNMENT) * _ALIGNMENT
-        memory = pa.allocate_buffer(end)
-        offsets, widths = ([getattr(slot, name) for slot in slots] for name in ("offset", "width"))
-        facts = (np.array(numbers, dtype=np.int64) for numbers in (offsets, widths, places))
-        if slots:
-            kernels.get_fixed(rows, at, *facts, np.frombuffer(memory, np.uint8))
-        return {
-            slot.name: memory.slice(place, len(at) * slot.width)
-            for slot, place in zip(slots, places, strict=True)
-        }
+    def _columns(self, names: tuple[str, ...] | None) -> "_Columns":
+        if names not in self._wanted:
+            numbers = (
+                range(len(self.slots)) if names is None else [self.schema.names.index(name) for name in names]
+            )
+            fields = [self.schema.field(number) for number in numbers]
+            self._wanted[names] = _Columns(
+                fields, [self.slots[number] for number in numbers], self.schema.metadata
+            )
+        return self._wanted[names]
+
+    @cached_property
+    def _wanted(self) -> "dict[tuple[str, ...] | None, _Columns]":
+        return {}
+
+
+class _Columns:
+    """What every decode of the same columns needs."""
+
+    def __init__(self, fields: "list[pa.Field[Any]]", slots: list[Slot], metadata: Any) -> None:
+        self.slots = slots
+        lines = [
+            [
+                _KINDS[slot.kind],
+                slot.offset,
+                slot.width,
+                slot.validity_place,
+                slot.validity_bit,
+                slot.open_before,
+            ]
+            for slot in slots
+        ]
+        self.facts = _table(lines, 6)
+        self._row_bytes = sum(slot.width for slot in slots)
+        self._metadata = metadata
+        self._kind = pa.struct(fields)
+        self._nullable_kind = pa.struct([field.with_nullable(True) for field in fields])
+
+    def most_bytes(self, rows: int) -> int:
+        """Memory for all columns but their values of open length."""
+        return self._row_bytes * rows + 2 * kernels.CACHE_LINE_BYTES * len(self.slots)
+
+    def check_sizes(self, places: list[list[int]], rows: int) -> None:
+        for slot, place in zip(self.slots, places, strict=True):
+            if place[-1] >= 2**31:
+                raise SpecError(
+                    f"column {slot.name!r} of {rows} rows is longer than 2 GiB",
+                    code="column_too_long",
+                    next_move="take fewer rows at a time",
+                    column=slot.name,
+                )
+
+    def batch(self, arrays: "list[pa.Array[Any]]", rows: int, *, has_absent: bool) -> pa.RecordBatch:
+        """The columns as a batch, which counts its rows even without any column."""
+        kind = self._nullable_kind if has_absent else self._kind
+        whole = pa.Array.from_buffers(kind, rows, [None], 0, children=arrays)
+        batch = pa.RecordBatch.from_struct_array(cast("pa.StructArray", whole))
+        return batch if self._metadata is None else batch.replace_schema_metadata(self._metadata)
 
 
 def _stored_type(field: "pa.Field[Any]") -> pa.DataType:
     kind = plain_type(field.type)
-    if has_no_plain_form(kind):
+    # Behind a dictionary or run ends nested values are packed as a whole, in their plain type.
+    is_hidden = _is_nested(kind) and not _is_nested(field.type) and cast("Any", field.type).value_type != kind
+    if has_no_plain_form(kind) or is_hidden:
         raise SpecError(
             f"column {field.name!r} has type {field.type}, which a row cannot hold",
             code="column_type",
@@ -204,6 +259,16 @@ def _stored_type(field: "pa.Field[Any]") -> pa.DataType:
     return pa.binary() if pa.types.is_large_binary(kind) else kind
 
 
+def _is_nested(kind: pa.DataType) -> bool:
+    return pa.types.is_nested(kind) and not pa.types.is_run_end_encoded(kind)
+
+
+def _children_of(kind: Any) -> RowLayout | None:
+    """The layout of the rows within values of a type, if it is nested, behind a dictionary or run ends as well."""
+    kind = kind if _is_nested(kind) else plain_type(kind)
+    return RowLayout.of(children_schema(kind)) if _is_nested(kind) else None
+
+
 def _kind(kind: pa.DataType) -> Literal["fixed", "bits", "open", "nothing"]:
     if pa.types.is_null(kind):
         return "nothing"
@@ -214,7 +279,7 @@ def _kind(kind: pa.DataType) -> Literal["fixed", "bits", "open", "nothing"]:
 
 def _width(kind: pa.DataType) -> int:
     what = _kind(kind)
-    return {"nothing": 0, "bits": 1, "open": 4}.get(what) or (kind.bit_width // 8 if what == "fixed" else 0)
+    return kind.bit_width // 8 if what == "fixed" else {"nothing": 0, "bits": 1, "open": 4}[what]
 
 
 def _place_of(width: int) -> int:
@@ -222,73 +287,65 @@ def _place_of(width: int) -> int:
     return -width if width in (32, 16, 8, 4, 2, 1) else 1
 
 
-def _stored(column: Any, slot: Slot) -> "pa.Array[Any]":
-    column = plain(column)
-    if pa.types.is_nested(column.type):
-        return pack_nested(column)
-    found: pa.Array[Any] = column if column.type == slot.stored_type else column.cast(slot.stored_type)
-    return found
+def _stored(column: "pa.Array[Any]", slot: Slot) -> "pa.Array[Any]":
+    """The column in a form that the kernels read."""
+    if slot.children is not None:
+        return pack_nested(column if _is_nested(column.type) else plain(column), slot.children)
+    return column if column.type == slot.stored_type else plain(column)
 
 
-def _given(slot: Slot, column: "pa.Array[Any]") -> "pa.Array[Any]":
-    if slot.given_type == slot.stored_type:
+def _given(column: "pa.Array[Any]", kind: Any, children: RowLayout | None) -> "pa.Array[Any]":
+    """A stored column in the type that was given."""
+    if kind == column.type:
         return column
-    if pa.types.is_nested(slot.given_type) and slot.stored_type == pa.binary():
-        column = unpack_nested(column, plain_type(slot.given_type))
-    if isinstance(slot.given_type, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(slot.given_type, column)
-    if pa.types.is_run_end_encoded(slot.given_type):
-        return pa.compute.run_end_encode(column, run_end_type=slot.given_type.run_end_type)
-    found: pa.Array[Any] = column if column.type == slot.given_type else column.cast(slot.given_type)
-    return found
+    if pa.types.is_dictionary(kind):
+        found: Any = column.dictionary_encode()
+        values = _given(found.dictionary, kind.value_type, children)
+        return pa.DictionaryArray.from_arrays(
+            found.indices.cast(kind.index_type), values, ordered=kind.ordered
+        )
+    if pa.types.is_run_end_encoded(kind):
+        options = pc.RunEndEncodeOptions(kind.run_end_type)
+        found = pc.call_function("run_end_encode", [column], options)
+        values = _given(found.values, kind.value_type, children)
+        return pa.RunEndEncodedArray.from_arrays(found.run_ends, values, kind)
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, column)
+    return column.cast(kind) if children is None else unpack_nested(column, kind, children)
 
 
-def _fixed_bytes(column: "pa.Array[Any]", width: int) -> UInt8s:
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.uint8())
-    values = column.buffers()[1]
-    if values is None or not len(column):
-        return np.zeros(len(column) * width, dtype=np.uint8)
-    return np.frombuffer(values, np.uint8, len(column) * width, column.offset * width)
+def _facts_of(column: "pa.Array[Any]", slot: Slot) -> list[int]:
+    """The line that tells `put_rows` of a column."""
+    bitmap, *parts = column.buffers()
+    values = parts[-1]
+    is_large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    return [
+        _KINDS[slot.kind],
+        slot.offset,
+        slot.width,
+        slot.validity_place,
+        slot.validity_bit,
+        values.address if values else 0,
+        values.address + values.size if values else 0,
+        parts[0].address if parts[0] else 0,
+        8 if is_large else 4,
+        column.offset,
+        bitmap.address if bitmap and column.null_count else 0,
+    ]
 
 
-def _open_parts(column: "pa.Array[Any]") -> tuple[Int64s, UInt8s]:
-    """Where values begin and end, and their bytes; NULLs have none."""
-    _, offsets, values = column.buffers()
-    if offsets is None or not len(column):
-        return np.zeros(len(column) + 1, dtype=np.int64), np.zeros(0, dtype=np.uint8)
-    places = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4).astype(np.int64)
-    content = np.frombuffer(values, np.uint8) if values is not None and values.size else np.zeros(0, np.uint8)
-    if column.null_count and np.diff(places)[column.is_null().to_numpy(zero_copy_only=False)].any():
-        return _open_parts(column.fill_null("" if pa.types.is_string(column.type) else b""))
-    return places, content
+def _table(lines: list[list[int]], width: int = 11) -> Int64s:
+    return np.array(lines, dtype=np.int64).reshape(len(lines), width)
 
 
-def _is_valid(column: "pa.Array[Any]") -> UInt8s:
-    if not column.null_count:
-        return np.ones(len(column), dtype=np.uint8)
-    return column.is_valid().to_numpy(zero_copy_only=False).view(np.uint8)
+def _bytes(buffer: pa.Buffer) -> UInt8s:
+    return np.frombuffer(memoryview(buffer), np.uint8)
 
 
 def _bitmap(rows: UInt8s, at: Int64s, slot: Slot) -> tuple[int, pa.Buffer]:
     bitmap = pa.allocate_buffer(-(-len(at) // 8))
-    place = (slot.validity_place, slot.validity_bit)
-    return kernels.get_validity(rows, at, *place, np.frombuffer(bitmap, np.uint8)), bitmap
-
-
-def _open_column(rows: UInt8s, at: Int64s, slot: Slot) -> tuple[pa.Buffer, pa.Buffer]:
-    offsets = pa.allocate_buffer((len(at) + 1) * 4)
-    ends = np.frombuffer(offsets, np.int32)
-    total = kernels.get_ends(rows, at, slot.open_before, slot.offset, ends)
-    if total < 0:
-        raise SpecError(
-            f"column {slot.name!r} of {len(at)} rows is longer than 2 GiB",
-            code="column_too_long",
-            next_move="take fewer rows at a time",
-        )
-    values = pa.allocate_buffer(total)
-    kernels.get_open(rows, at, slot.open_before, ends, np.frombuffer(values, np.uint8))
-    return offsets, values
+    nulls = kernels.get_validity(rows, at, slot.validity_place, slot.validity_bit, _bytes(bitmap))
+    return nulls, bitmap
 
 
 __all__ = ["RowLayout", "Slot"]

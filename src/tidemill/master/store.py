@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.core.errors import SpecError, StoreError
@@ -226,6 +227,20 @@ class MasterData:
     def read_seconds(self) -> float:
         """Seconds spent waiting for pages that were read and checked."""
         return self._reader.read_seconds
+
+    @property
+    def first_codes(self) -> Int64s:
+        """Code with which each page begins; ascending when pages are in order of key."""
+        return self._index.first_code
+
+    @property
+    def continues(self) -> "npt.NDArray[np.bool_]":
+        """Whether the page before ends with the code with which a page begins."""
+        return self._index.continues
+
+    def begin_pages(self, pages: Int64s) -> Reading:
+        """Rows of pages in the order of their numbers, on their way into one buffer, as by `begin_read`."""
+        return self._reader.begin(pages)
 
     def begin_read(self, first_page: int, pages: int) -> Reading:
         """Rows of neighbouring pages on their way: in a thread when several reads may be in flight."""

@@ -8,7 +8,8 @@ def main() -> None:
     # Fixed signatures compile at import, and the compiled code stays on disk beside the module.
     import tidemill.join.parts.kernels
     import tidemill.join.parts.window_kernels
-    import tidemill.master.hashing  # noqa: F401
+    import tidemill.master.hashing
+    import tidemill.master.row_kernels  # noqa: F401
 
     print(f"join kernels ready after {time.perf_counter() - started:.1f} s")
 

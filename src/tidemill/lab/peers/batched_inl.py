@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.lab.join_data import JoinData
+from tidemill.lab.peers import Outputs
 from tidemill.lab.rows import gather
 from tidemill.lab.store import open_store
 
@@ -20,14 +21,10 @@ class BatchedInl:
         self._store = open_store(data)
         self._keys_at_a_time = max(1, memory_bytes // BYTES_PER_LOOKUP)
 
-    @property
-    def bytes_read(self) -> int:
-        return self._store.bytes_read
-
-    def join(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def join(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Outputs]:
         for batch in batches:
             for first in range(0, batch.num_rows, self._keys_at_a_time):
-                yield self._join_piece(batch.slice(first, self._keys_at_a_time))
+                yield (self._join_piece(batch.slice(first, self._keys_at_a_time)),)
 
     def _join_piece(self, piece: pa.RecordBatch) -> pa.RecordBatch:
         keys, which = np.unique(piece.column("key").to_numpy(), return_inverse=True)

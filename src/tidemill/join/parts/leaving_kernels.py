@@ -1,0 +1,168 @@
+"""Compiled loops that bring rows and their matches together as far as output has room."""
+
+import numpy as np
+from numba import njit, types
+
+from tidemill.join.parts.kernels import Int64s
+from tidemill.join.parts.row_cache_kernels import row_size
+from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s, move_bytes
+
+PAIR_WORK_BYTES = 16
+NEXT, NEXT_MATCH, PAIRS, USED_BYTES, STAGED = range(5)
+"""Places in a cursor: the row that comes next, which of its matches, pairs made, bytes that they will take,
+and where the next match lies (`pair_up`) or the staging area ends (`stage`)."""
+
+
+@njit(
+    types.void(
+        types.int64, types.int64, types.int64, READ_BYTES, READ_INT64S, READ_INT64S, types.int64, types.int64,
+        types.int64, types.int64, INT64S, INT64S, INT64S,
+    ),
+    cache=True, nogil=True,
+)  # fmt: skip
+def pair_up(
+    per_match: int,
+    if_matched: int,
+    if_not: int,
+    rows: UInt8s,
+    at: Int64s,
+    matches: Int64s,
+    stream_bytes: int,
+    limit_bytes: int,
+    last_open: int,
+    fixed_bytes: int,
+    cursor: Int64s,
+    pair_row: Int64s,
+    pair_at: Int64s,
+) -> None:
+    """Pairs of stream row and master row, from the cursor on, until one more would not fit.
+
+    The matches of a row lie side by side from `at`. `per_match`, `if_matched` and `if_not` say how many pairs a
+    row gives for each match, once when it has one, once when it has none. The first pair always fits.
+    """
+    while cursor[NEXT] < len(at):
+        i = cursor[NEXT]
+        wanted = matches[i] * per_match if matches[i] > 0 else if_not
+        if matches[i] > 0 and if_matched:
+            wanted = 1
+        while cursor[NEXT_MATCH] < wanted:
+            place = np.int64(-1)
+            size = stream_bytes + PAIR_WORK_BYTES + fixed_bytes
+            if matches[i] > 0 and per_match:
+                place = cursor[STAGED] if cursor[NEXT_MATCH] > 0 else at[i]
+                row_bytes = row_size(rows, place, last_open, fixed_bytes)
+                size = stream_bytes + PAIR_WORK_BYTES + row_bytes
+            is_first = cursor[PAIRS] == 0
+            if cursor[PAIRS] == len(pair_row) or (not is_first and cursor[USED_BYTES] + size > limit_bytes):
+                return
+            pair_row[cursor[PAIRS]] = i
+            pair_at[cursor[PAIRS]] = place
+            cursor[PAIRS] += 1
+            cursor[USED_BYTES] += size
+            cursor[NEXT_MATCH] += 1
+            if place >= 0:
+                cursor[STAGED] = place + row_bytes
+        cursor[NEXT] += 1
+        cursor[NEXT_MATCH] = 0
+
+
+@njit(
+    types.void(
+        types.int64, types.int64, types.int64, READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S,
+        types.int64, types.int64, types.int64, BYTES, INT64S, INT64S, INT64S,
+    ),
+    cache=True, nogil=True,
+)  # fmt: skip
+def stage(
+    per_match: int,
+    if_matched: int,
+    if_not: int,
+    page: UInt8s,
+    page_at: Int64s,
+    start: Int64s,
+    matches: Int64s,
+    given: Int64s,
+    stream_bytes: int,
+    last_open: int,
+    fixed_bytes: int,
+    staging: UInt8s,
+    cursor: Int64s,
+    pair_row: Int64s,
+    pair_at: Int64s,
+) -> None:
+    """As `pair_up`, for matches in a run of pages: each is copied to the staging area, until that is full.
+
+    `matches` are those in this run; `given` those that a row had before it. The cursor has the end of the staging
+    area behind the bytes that the output takes.
+    """
+    base, target = page.ctypes.data, staging.ctypes.data
+    while cursor[NEXT] < len(start):
+        i = cursor[NEXT]
+        wanted = matches[i] * per_match if matches[i] > 0 else np.int64(0)
+        if per_match == 0 and matches[i] + given[i] > 0:
+            wanted = if_matched
+        if matches[i] + given[i] == 0:
+            wanted = if_not
+        while cursor[NEXT_MATCH] < wanted:
+            place, size = np.int64(-1), fixed_bytes
+            if per_match and matches[i] > 0:
+                place = page_at[start[i] + cursor[NEXT_MATCH]]
+                size = row_size(page, place, last_open, fixed_bytes)
+            need = size + stream_bytes + PAIR_WORK_BYTES
+            if cursor[PAIRS] == len(pair_row) or (place >= 0 and cursor[STAGED] + size > len(staging)):
+                return
+            if cursor[PAIRS] > 0 and cursor[USED_BYTES] + need > len(staging):
+                return
+            pair_row[cursor[PAIRS]] = i
+            pair_at[cursor[PAIRS]] = -1
+            if place >= 0:
+                move_bytes(np.uintp(target + cursor[STAGED]), np.uintp(base + place), size)
+                pair_at[cursor[PAIRS]] = cursor[STAGED]
+                cursor[STAGED] += size
+            cursor[PAIRS] += 1
+            cursor[USED_BYTES] += need
+            cursor[NEXT_MATCH] += 1
+        cursor[NEXT] += 1
+        cursor[NEXT_MATCH] = 0
+
+
+@njit(types.void(READ_INT64S, READ_INT64S, INT64S, INT64S), cache=True, nogil=True)
+def find(stored: Int64s, codes: Int64s, start: Int64s, matches: Int64s) -> None:
+    """Where the rows of each code start among codes that ascend, and how many there are."""
+    for i in range(len(codes)):
+        low, size = 0, len(stored)
+        while size > 1:  # without branches that the processor would have to guess
+            half = size >> 1
+            low = low + half if stored[low + half - 1] < codes[i] else low
+            size -= half
+        if size == 1 and stored[low] < codes[i]:
+            low += 1
+        start[i] = low
+        end = low
+        while end < len(stored) and stored[end] == codes[i]:
+            end += 1
+        matches[i] = end - low
+
+
+@njit(
+    types.void(READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S, INT64S, INT64S), cache=True, nogil=True
+)
+def find_in_parts(
+    stored: Int64s, begin: Int64s, end: Int64s, codes: Int64s, start: Int64s, matches: Int64s
+) -> None:
+    """As `find`, each code between its own `begin` and `end`."""
+    for i in range(len(codes)):
+        low, high = begin[i], end[i]
+        while low < high:
+            middle = (low + high) >> 1
+            if stored[middle] < codes[i]:
+                low = middle + 1
+            else:
+                high = middle
+        start[i] = low
+        while low < end[i] and stored[low] == codes[i]:
+            low += 1
+        matches[i] = low - start[i]
+
+
+__all__ = ["NEXT", "NEXT_MATCH", "PAIRS", "PAIR_WORK_BYTES", "STAGED", "USED_BYTES", "find", "find_in_parts", "pair_up", "stage"]

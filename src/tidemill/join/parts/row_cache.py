@@ -1,0 +1,85 @@
+"""Hot rows that lie row by row in one flat buffer, with a hash table beside them that finds them by code."""
+
+import numpy as np
+
+from tidemill.join.parts import row_cache_kernels as kernels
+from tidemill.join.parts.kernels import Bools, Int64s, UInt32s
+from tidemill.master.rows import RowLayout, UInt8s
+
+ENTRY_BYTES = 18
+"""Of a slot: code, place and number of rows, hits."""
+_FILL = 0.7  # of the table: fuller ones are slower to search
+_EVICTED_SHARE = 0.25
+
+
+class RowCache:
+    """The rows of codes that are met often, and codes met often that do not exist.
+
+    When it is full, `renew` lets the quarter with the fewest hits go and halves the hits of the others, so that
+    what was popular long ago makes room. All rows of a code are kept, side by side, or none.
+
+    Args:
+        size_bytes: For table, hits and rows together.
+        row_bytes: Expected size of a row; decides how the space is split between table and rows.
+        layout: Of the rows; their code comes first.
+        keeps_rows: False when it is enough to know that a code exists.
+    """
+
+    def __init__(self, size_bytes: int, row_bytes: int, layout: RowLayout, *, keeps_rows: bool) -> None:
+        each = (row_bytes if keeps_rows else 0) + ENTRY_BYTES / _FILL
+        capacity = max(2, int(size_bytes / each / _FILL))
+        most_entries = min(capacity - 1, int(capacity * _FILL))  # a search ends at a free slot
+        self._table = np.zeros((capacity, 2), dtype=np.int64)
+        self._hits = np.zeros(capacity, dtype=np.uint16)
+        left_bytes = max(0, size_bytes - capacity * ENTRY_BYTES) if keeps_rows else 0
+        self.rows: UInt8s = np.zeros(left_bytes // 8, dtype=np.uint64).view(np.uint8)
+        self._layout = layout
+        self._keeps_rows = keeps_rows
+        self._row_shape = (layout.last_open_offset, layout.fixed_bytes)
+        # Entries, most entries, end of the rows, whether something did not fit.
+        self._state = np.array([0, most_entries, 0, 0], dtype=np.int64)
+        self.least_met = 1
+        """How often a code must have been met to become hot."""
+
+    @property
+    def entries(self) -> int:
+        return int(self._state[0])
+
+    @property
+    def is_full(self) -> bool:
+        return bool(self._state[3])
+
+    @property
+    def bytes_held(self) -> int:
+        return self._table.nbytes + self._hits.nbytes + int(self._state[2])
+
+    def probe(self, codes: Int64s, present: Bools) -> tuple[Int64s, Int64s]:
+        """Where the rows of each code begin, and how many there are: 0 if it does not exist, -1 if it is not hot."""
+        at, rows = np.empty_like(codes), np.empty_like(codes)
+        kernels.probe(self._table, self._hits, codes, present, at, rows)
+        return at, rows
+
+    def admit(
+        self, page: UInt8s, page_at: Int64s, start: Int64s, matches: Int64s, codes: Int64s, met: UInt32s
+    ) -> None:
+        """Keep the rows of codes that were met `least_met` times or more, while there is room."""
+        found = (page, page_at, start, matches, codes, met)
+        kernels.admit(
+            self._table, self._hits, self.rows, self._state, *found, self.least_met, *self._row_shape, self._keeps_rows
+        )  # fmt: skip
+
+    def renew(self) -> None:
+        """Make room: let the least used entries go and age the others."""
+        used = self._hits[self._table[:, 1] != 0]
+        leave = max(1, int(len(used) * _EVICTED_SHARE))
+        below = int(np.partition(used, leave - 1)[leave - 1]) if len(used) else 0
+        fewer = int((used < below).sum())
+        self._state[0] -= kernels.evict(self._table, self._hits, below, leave - fewer)
+        if self._keeps_rows:
+            self._state[2] = kernels.close_gaps(self._table, self.rows, self._state[2], *self._row_shape)
+        np.right_shift(self._hits, 1, out=self._hits)
+        self._state[3] = 0
+        self.least_met = max(2, below // 2 + 1)
+
+
+__all__ = ["RowCache"]

@@ -1,0 +1,186 @@
+"""Compiled loops over hot rows that lie row by row: probe, admit, evict, close the gaps."""
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit, types
+
+from tidemill.join.parts.kernels import Bools, Int64s, UInt32s, home_slot
+from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s, move_bytes
+
+UInt16s = npt.NDArray[np.uint16]
+
+ROWS_BITS = 16
+MOST_ROWS_OF_A_KEY = 2**ROWS_BITS - 1
+
+_TABLE = types.Array(types.int64, 2, "C")
+_READ_TABLE = types.Array(types.int64, 2, "C", readonly=True)
+_HITS = types.Array(types.uint16, 1, "C")
+_READ_BOOLS = types.Array(types.boolean, 1, "C", readonly=True)
+_READ_UINT32S = types.Array(types.uint32, 1, "C", readonly=True)
+_MOST_HITS = np.uint16(65535)
+_BLOCK = 256
+
+
+@njit(types.int64(_READ_TABLE, types.int64), cache=True, inline="always")
+def _slot_of(table: Int64s, code: int) -> int:
+    """The slot of a code, or of the free slot where it would go. An entry of 0 marks a free slot."""
+    capacity = table.shape[0]
+    at = home_slot(code, capacity)
+    while table[at, 1] != 0 and table[at, 0] != code:
+        at = at + np.int64(1) if at + 1 < capacity else np.int64(0)
+    return at
+
+
+@njit(types.void(_READ_TABLE, _HITS, READ_INT64S, _READ_BOOLS, INT64S, INT64S), cache=True, nogil=True)
+def probe(table: Int64s, hits: UInt16s, codes: Int64s, present: Bools, at: Int64s, rows: Int64s) -> None:
+    """Where the rows of each code begin, and how many there are: 0 for one known not to exist, -1 for a miss.
+
+    Codes and entries at home slots are fetched for a block first, without a branch: so the processor waits for many
+    of them at a time.
+    """
+    capacity = table.shape[0]
+    home = np.empty(_BLOCK, dtype=np.int64)
+    found = np.empty((_BLOCK, 2), dtype=np.int64)
+    for begin in range(0, len(codes), _BLOCK):
+        size = min(_BLOCK, len(codes) - begin)
+        for k in range(size):
+            slot = home_slot(codes[begin + k], capacity)
+            home[k] = slot
+            found[k, 0] = table[slot, 0]
+            found[k, 1] = table[slot, 1]
+        for k in range(size):
+            i = begin + k
+            slot, code, entry = home[k], found[k, 0], found[k, 1]
+            if not present[i]:
+                at[i], rows[i] = -1, 0
+                continue
+            if entry != 0 and code != codes[i]:
+                slot = _slot_of(table, codes[i])
+                entry = table[slot, 1]
+            if entry == 0:
+                at[i], rows[i] = -1, -1
+            else:
+                rows[i] = entry & MOST_ROWS_OF_A_KEY
+                at[i] = ((entry >> ROWS_BITS) - 1) * 8
+                hits[slot] += np.uint16(hits[slot] < _MOST_HITS)
+
+
+@njit(types.int64(READ_BYTES, types.int64, types.int64, types.int64), cache=True, inline="always")
+def row_size(rows: UInt8s, at: int, last_open: int, fixed_bytes: int) -> int:
+    """Bytes of the row at a place, a multiple of eight."""
+    end = fixed_bytes if last_open < 0 else np.int64(rows.view(np.uint32)[(at + last_open) >> 2])
+    return (end + np.int64(7)) & ~np.int64(7)
+
+
+@njit(
+    types.void(
+        _TABLE, _HITS, BYTES, INT64S, READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S,
+        _READ_UINT32S, types.int64, types.int64, types.int64, types.boolean,
+    ),
+    cache=True, nogil=True,
+)  # fmt: skip
+def admit(
+    table: Int64s,
+    hits: UInt16s,
+    arena: UInt8s,
+    state: Int64s,
+    page: UInt8s,
+    page_at: Int64s,
+    start: Int64s,
+    matches: Int64s,
+    codes: Int64s,
+    met: UInt32s,
+    least_met: int,
+    last_open: int,
+    fixed_bytes: int,
+    keeps_rows: bool,
+) -> None:
+    """Copy the rows of codes that were met often enough, as long as there is room.
+
+    `state`: entries, most entries, end of the arena, whether something did not fit.
+    """
+    base, target = page.ctypes.data, arena.ctypes.data
+    for i in range(len(codes)):
+        if met[i] < least_met or matches[i] > MOST_ROWS_OF_A_KEY:
+            continue
+        slot = _slot_of(table, codes[i])
+        if table[slot, 1] != 0:
+            continue
+        begin = end = state[2]
+        if keeps_rows:
+            for k in range(matches[i]):
+                end += row_size(page, page_at[start[i] + k], last_open, fixed_bytes)
+        if end > len(arena) or state[0] >= state[1]:
+            state[3] = 1
+            continue
+        if keeps_rows:
+            to = begin
+            for k in range(matches[i]):
+                size = row_size(page, page_at[start[i] + k], last_open, fixed_bytes)
+                move_bytes(np.uintp(target + to), np.uintp(base + page_at[start[i] + k]), size)
+                to += size
+        table[slot, 0] = codes[i]
+        table[slot, 1] = (((begin >> 3) + 1) << ROWS_BITS) | matches[i]
+        hits[slot] = np.uint16(min(met[i], np.uint32(65535)))
+        state[0] += 1
+        state[2] = end
+
+
+@njit(types.int64(_TABLE, _HITS, types.int64, types.int64), cache=True, nogil=True)
+def evict(table: Int64s, hits: UInt16s, below: int, of_equals: int) -> int:
+    """How many entries went: those with fewer hits than `below`, and so many of those with exactly that."""
+    capacity = table.shape[0]
+    gone = 0
+    at = 0
+    while at < capacity:
+        is_weak = hits[at] < below or (hits[at] == below and of_equals > 0)
+        if table[at, 1] == 0 or not is_weak:
+            at += 1
+            continue
+        if hits[at] == below:
+            of_equals -= 1
+        gone += 1
+        # Close the gap: entries behind it that would no longer be found move up. The slot is looked at again.
+        free, behind = at, at
+        while True:
+            behind = behind + 1 if behind + 1 < capacity else 0
+            if table[behind, 1] == 0:
+                break
+            home = home_slot(table[behind, 0], capacity)
+            from_home = behind - home if behind >= home else behind - home + capacity
+            from_free = behind - free if behind >= free else behind - free + capacity
+            if from_home >= from_free:
+                table[free, 0], table[free, 1] = table[behind, 0], table[behind, 1]
+                hits[free] = hits[behind]
+                free = behind
+        table[free, 0], table[free, 1], hits[free] = 0, 0, 0
+    return gone
+
+
+@njit(types.int64(_TABLE, BYTES, types.int64, types.int64, types.int64), cache=True, nogil=True)
+def close_gaps(table: Int64s, arena: UInt8s, end: int, last_open: int, fixed_bytes: int) -> int:
+    """The new end of the arena, after rows without an entry were overwritten by those behind them.
+
+    The first eight bytes of a row are its code; the rows of a code lie side by side.
+    """
+    words = arena.view(np.int64)
+    at = to = np.int64(0)
+    while at < end:
+        slot = _slot_of(table, words[at >> 3])
+        entry = table[slot, 1]
+        size = row_size(arena, at, last_open, fixed_bytes)
+        if entry == 0 or ((entry >> ROWS_BITS) - 1) * 8 != at:
+            at += size
+            continue
+        for _ in range((entry & MOST_ROWS_OF_A_KEY) - 1):
+            size += row_size(arena, at + size, last_open, fixed_bytes)
+        if to != at:
+            for k in range(size >> 3):
+                words[(to >> 3) + k] = words[(at >> 3) + k]
+            table[slot, 1] = (((to >> 3) + 1) << ROWS_BITS) | (entry & MOST_ROWS_OF_A_KEY)
+        at += size
+        to += size
+    return to
+
+
+__all__ = ["MOST_ROWS_OF_A_KEY", "admit", "close_gaps", "evict", "probe", "row_size"]

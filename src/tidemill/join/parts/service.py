@@ -1,0 +1,142 @@
+"""Some regions being read for the rows that wait for them."""
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from tidemill.join.parts import leaving_kernels as kernels
+from tidemill.join.parts.kernels import Int64s
+from tidemill.master import MasterData
+from tidemill.master.rows import RowLayout, UInt8s
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+class Service:
+    """Rows taken off the waiting lists of some regions, the pages read for them, and how far matching has come.
+
+    Rows leave in their order. A region longer than one read, because one code fills more, is served alone, piece by
+    piece: its rows stay until the last one, and `given` counts the matches of each that have left before.
+
+    Args:
+        slots: Of the rows in the waiting room.
+        codes: Of the rows.
+        pages: Numbers of the pages to read, ascending; perhaps none.
+        given: Matches of each row that have left, in pages read before these or, after a restore, in these.
+        most_pages: Of one piece.
+        given_here: The part of `given` that lies in these pages, to be passed over.
+    """
+
+    def __init__(
+        self,
+        slots: Int64s,
+        codes: Int64s,
+        pages: Int64s,
+        given: Int64s,
+        most_pages: int,
+        given_here: Int64s | None = None,
+    ) -> None:
+        self.slots, self.codes = slots, codes
+        self.page: Any = None
+        self.given = given
+        self._passed = given if given_here is None else given_here
+        cuts = np.arange(most_pages, len(pages), most_pages)
+        self._pieces = deque(np.split(pages, cuts) if len(cuts) else [pages] if len(pages) else [])
+        self.is_long = len(cuts) > 0
+        """Whether it takes several pieces: then its progress is worth keeping."""
+        self.pages = _NONE
+        self._reading: Any = None
+        self.start = self.matches = _NONE
+        # Next row, which of its matches, pairs, bytes, end of the staging area.
+        self.cursor = np.zeros(5, dtype=np.int64)
+
+    @property
+    def is_last_piece(self) -> bool:
+        return not self._pieces
+
+    @property
+    def next_row(self) -> int:
+        return int(self.cursor[kernels.NEXT])
+
+    @property
+    def is_piece_over(self) -> bool:
+        return self.next_row >= len(self.slots)
+
+    @property
+    def rows_left(self) -> slice:
+        """Rows whose fate is open."""
+        return slice(self.next_row if self.is_last_piece and self.page is not None else 0, None)
+
+    @property
+    def pages_left(self) -> Int64s:
+        """Of this piece and of those that follow."""
+        return np.concatenate([self.pages, *self._pieces])
+
+    def given_here(self) -> Int64s:
+        """Matches of each row that have left of this piece."""
+        return self._passed + self.given_now()
+
+    def given_now(self) -> Int64s:
+        """Matches of each row that have left of this piece since it was read."""
+        now = np.zeros(len(self.slots), dtype=np.int64)
+        if self.page is not None:
+            now[: self.next_row] = self.matches[: self.next_row]
+            if not self.is_piece_over:
+                now[self.next_row] = self.cursor[kernels.NEXT_MATCH]
+        return now
+
+    def begin(self, master: MasterData) -> None:
+        """Start the read of the next piece."""
+        if self.page is not None:
+            self.given = self.given + self.given_now()
+            self._passed = np.zeros_like(self.given)
+        self.page = None
+        self.pages = self._pieces.popleft() if self._pieces else _NONE
+        self._reading = master.begin_pages(self.pages) if len(self.pages) else None
+
+    def arrive(self, master: MasterData) -> tuple[Int64s, Int64s]:
+        """Take what was read: where the matches of each row begin in it, and how many there are."""
+        self.cursor[:] = 0
+        if self._reading is None:
+            self.page = ()
+            return np.zeros_like(self.codes), np.zeros_like(self.codes)
+        self.page, self._reading = self._reading.result(), None
+        start, matches = np.empty((2, len(self.codes)), dtype=np.int64)
+        if master.page_order == "key":
+            kernels.find(self.page.codes, self.codes, start, matches)
+        else:
+            page, count = master.locate(self.codes)
+            here = np.minimum(np.searchsorted(self.pages, page), len(self.pages) - 1)
+            ends = self.page.page_start[here + 1] * (count > 0)
+            kernels.find_in_parts(self.page.codes, self.page.page_start[here], ends, self.codes, start, matches)
+        return start, matches
+
+    def meet(self, start: Int64s, matches: Int64s) -> None:
+        """Note the matches of this piece, less those that have left."""
+        if self._passed.any():
+            start, matches = start + self._passed, matches - self._passed
+        self.start, self.matches = start, matches
+
+    def stage(
+        self, pairs_per: tuple[int, int, int], layout: RowLayout, staging: UInt8s, stream_bytes: int
+    ) -> tuple[Int64s, Int64s]:
+        """Pairs of row and staged match, as far as they fit: positions in `slots`, and places in the staging area."""
+        self.cursor[kernels.PAIRS :] = 0
+        per_match, if_matched, if_not = pairs_per
+        if not self.is_last_piece:
+            if_matched = if_not = 0
+        rows = slice(self.next_row, None)
+        most = int(self.matches[rows].sum()) * per_match + len(self.slots) - self.next_row
+        most = min(most, len(staging) // (stream_bytes + kernels.PAIR_WORK_BYTES) + 1)
+        pair_row, pair_at = np.empty((2, most), dtype=np.int64)
+        page = (self.page.buffer, self.page.at) if self.page else (staging[:0], _NONE)
+        kernels.stage(
+            per_match, if_matched, if_not, *page, self.start, self.matches, self.given, stream_bytes,
+            layout.last_open_offset, layout.fixed_bytes, staging, self.cursor, pair_row, pair_at,
+        )  # fmt: skip
+        pairs = int(self.cursor[kernels.PAIRS])
+        return pair_row[:pairs], pair_at[:pairs]
+
+
+__all__ = ["Service"]

@@ -1,0 +1,114 @@
+"""Stream rows that wait for the disk, side by side with those that the same read will serve."""
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.join.parts import waiting_kernels as kernels
+from tidemill.join.parts.kernels import Int64s
+from tidemill.master.rows import RowLayout, UInt8s
+
+_SLOT_BYTES = 8 + 4
+_OPEN_SLOT_BYTES = _SLOT_BYTES + 8
+REGION_BYTES = 4 + 4 + 8
+
+
+class WaitingRoom:
+    """Rows by region of the disk, in a fixed number of bytes.
+
+    ```
+    region   0     1     2            each with the number of its rows and the time of its oldest
+             │     │     └▶ row ▶ row ▶ row
+             │     └▶ ·
+             └▶ row ▶ row
+    ```
+
+    Args:
+        size_bytes: For rows and slots; regions are counted with the index.
+        layout: Of stream rows.
+        regions: Number of regions.
+        row_bytes: Expected size of a row, where that is open.
+    """
+
+    def __init__(self, size_bytes: int, layout: RowLayout, regions: int, row_bytes: int) -> None:
+        self.layout = layout
+        self._stride = layout.least_row_bytes if layout.last_open_offset < 0 else 0
+        if self._stride:
+            self.most_rows = max(1, size_bytes // (self._stride + _SLOT_BYTES))
+            arena_bytes = self.most_rows * self._stride
+        else:
+            each = max(row_bytes, layout.least_row_bytes) + kernels.HEADER_BYTES + _OPEN_SLOT_BYTES
+            self.most_rows = max(1, size_bytes // each)
+            arena_bytes = size_bytes - self.most_rows * _OPEN_SLOT_BYTES
+        self.rows: UInt8s = np.zeros(max(0, arena_bytes) // 8, dtype=np.uint64).view(np.uint8)
+        self._code = np.zeros(self.most_rows, dtype=np.int64)
+        self._next = np.arange(1, self.most_rows + 1, dtype=np.int32)
+        self._at = np.zeros(0 if self._stride else self.most_rows, dtype=np.int64)
+        self._head = np.full(regions, -1, dtype=np.int32)
+        self.count = np.zeros(regions, dtype=np.int32)
+        self.since = np.zeros(regions, dtype=np.int64)
+        self._state = np.zeros(5, dtype=np.int64)
+
+    @property
+    def waiting_rows(self) -> int:
+        return int(self._state[kernels.ROWS])
+
+    @property
+    def free_rows(self) -> int:
+        return self.most_rows - self.waiting_rows
+
+    @property
+    def bytes_held(self) -> int:
+        if self._stride:
+            return self.waiting_rows * (self._stride + _SLOT_BYTES)
+        return int(self._state[kernels.END]) + self.waiting_rows * _OPEN_SLOT_BYTES
+
+    def fits(self, rows: int, row_bytes: int) -> bool:
+        """Whether so many rows, of so many bytes in all, could wait too."""
+        if self._stride:
+            return rows <= self.free_rows
+        return rows <= self.free_rows and rows * kernels.HEADER_BYTES + row_bytes <= self._free_bytes
+
+    @property
+    def _free_bytes(self) -> int:
+        return len(self.rows) - int(self._state[kernels.END]) + int(self._state[kernels.DEAD_BYTES])
+
+    def push(self, codes: Int64s, regions: Int64s, rows: UInt8s, at: Int64s) -> None:
+        """Let encoded rows wait, each for its region; they must fit."""
+        needed = int(at[-1]) + len(codes) * kernels.HEADER_BYTES
+        if not self._stride and self._state[kernels.END] + needed > len(self.rows):
+            kernels.close_gaps(self.rows, self._at, self._state)
+        room = (self.rows, self._code, self._next, self._at, self._head, self.count, self.since, self._state)
+        kernels.push(*room, self._stride, codes, regions, rows, at)
+
+    @property
+    def next_slot(self) -> int:
+        """The slot of the row that is pushed next."""
+        return int(self._state[kernels.FREE])
+
+    def pop(self, regions: Int64s) -> Int64s:
+        """Slots of the rows that wait for regions, region after region; they stay theirs until `release`."""
+        slots = np.empty(int(self.count[regions].sum()), dtype=np.int64)
+        kernels.pop(self._head, self.count, self._next, regions, slots)
+        return slots
+
+    def release(self, slots: Int64s) -> None:
+        kernels.release(self.rows, self._next, self._at, self._state, self._stride, slots)
+
+    def codes(self, slots: Int64s) -> Int64s:
+        return self._code[slots]
+
+    def places(self, slots: Int64s) -> Int64s:
+        """Where the rows begin in `rows`; good until the next `push`."""
+        return slots * self._stride if self._stride else self._at[slots]
+
+    def waiting_slots(self) -> Int64s:
+        """Slots of all rows on the lists of regions, which stay there."""
+        slots = np.empty(int(self.count.sum()), dtype=np.int64)
+        kernels.pop(self._head.copy(), self.count.copy(), self._next, np.flatnonzero(self.count), slots)
+        return slots
+
+    def decode(self, slots: Int64s) -> pa.RecordBatch:
+        return self.layout.decode(self.rows, self.places(slots))
+
+
+__all__ = ["REGION_BYTES", "WaitingRoom"]

@@ -1,0 +1,108 @@
+"""How `tide` splits a budget."""
+
+from dataclasses import dataclass
+
+from tidemill.core.errors import BudgetError
+from tidemill.core.units import format_bytes
+from tidemill.join.output import OutputPlan
+from tidemill.join.parts.arrivals import WORK_BYTES_PER_ROW
+from tidemill.join.parts.frequency import LEAST_BYTES as LEAST_SKETCH_BYTES
+from tidemill.join.parts.waiting_room import REGION_BYTES
+from tidemill.master import MasterData
+
+PAGES_OF_A_REGION = 16
+"""256 KiB of 16 KiB pages: the knee of the measured read times."""
+_REGIONS_OF_A_STEP = 16
+_MOST_ARRIVALS_BYTES = 4 * 2**20
+_MOST_OUTPUT_BYTES = 8 * 2**20
+_INDEX_BYTES_OF_A_REGION = REGION_BYTES + 16
+_PARTS = ("arrivals", "hot_rows", "sketch", "waiting", "disk_buffer", "index", "output")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TideSizes:
+    """Parts of the budget; each is what its reservation may hold at most."""
+
+    arrivals_bytes: int
+    hot_rows_bytes: int
+    sketch_bytes: int
+    waiting_bytes: int
+    disk_buffer_bytes: int
+    """Pages under way and pages that are being matched."""
+    index_bytes: int
+    output_bytes: int
+    """Matched rows as they are staged, and the columns that they become."""
+    region_pages: int
+    regions_per_step: int
+
+    def __post_init__(self) -> None:
+        wrong = [name for name, value in vars(self).items() if value <= 0]
+        if wrong:
+            raise BudgetError(
+                f"a tide join cannot work with {self}",
+                code="bad_sizes",
+                next_move="make each part more than zero",
+                sizes=dict(vars(self)),
+            )
+
+    @property
+    def pages_per_step(self) -> int:
+        return self.region_pages * self.regions_per_step
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(getattr(self, f"{part}_bytes") for part in _PARTS)
+
+    @classmethod
+    def from_budget(cls, master: MasterData, plan: OutputPlan, total_bytes: int) -> "TideSizes":
+        """The split of `total_bytes`: small parts for what only passes through, the rest for hot and waiting rows."""
+        stream_row = plan.stream_row_bytes + 24
+        page_bytes = master.buffer_bytes([0]) if master.pages else 4096
+        longest = max(page_bytes, master.longest_page_bytes + 4096)
+        output_row = 3 * (stream_row + max(master.row_bytes, master.longest_page_bytes))
+        least = {
+            "arrivals": 2 * (stream_row + WORK_BYTES_PER_ROW),
+            "hot_rows": 64,
+            "sketch": LEAST_SKETCH_BYTES,
+            "waiting": 6 * (stream_row + WORK_BYTES_PER_ROW) + 256,  # whatever arrives can wait
+            "disk_buffer": 2 * longest,
+            "index": master.index_bytes + master.pages * _INDEX_BYTES_OF_A_REGION + 64,
+            "output": output_row,
+        }
+        spare = total_bytes - sum(least.values())
+        if spare < 0:
+            raise BudgetError(
+                f"{format_bytes(total_bytes)} are too little for tide on this master data",
+                code="budget_too_small",
+                next_move=f"give at least {sum(least.values()):,} bytes",
+                total_bytes=total_bytes,
+                least_bytes=sum(least.values()),
+            )
+        # Regions need less index than pages: what is counted too much for the least budget comes back here.
+        region_pages = 1
+        while region_pages < PAGES_OF_A_REGION and 2 * region_pages * page_bytes * 32 <= spare:
+            region_pages *= 2
+        regions = -(-master.pages // region_pages)
+        index = master.index_bytes + regions * _INDEX_BYTES_OF_A_REGION + 64
+        spare += least["index"] - index
+        region_bytes = region_pages * longest
+        regions_of_a_step = max(1, min(_REGIONS_OF_A_STEP, spare // 16 // region_bytes))
+        parts = {
+            "arrivals_bytes": least["arrivals"] + min(spare // 12, _MOST_ARRIVALS_BYTES),
+            "sketch_bytes": least["sketch"] + spare // 20,
+            "disk_buffer_bytes": max(least["disk_buffer"], 2 * regions_of_a_step * region_bytes),
+            "output_bytes": least["output"] + min(spare // 8, _MOST_OUTPUT_BYTES),
+        }  # fmt: skip
+        left = total_bytes - index - sum(parts.values())
+        hot = left // 2
+        return cls(
+            index_bytes=index,
+            hot_rows_bytes=max(64, hot),
+            waiting_bytes=left - max(64, hot),
+            region_pages=region_pages,
+            regions_per_step=regions_of_a_step,
+            **parts,
+        )
+
+
+__all__ = ["TideSizes"]

@@ -1,0 +1,90 @@
+"""What no join can beat: the larger of assembling the output from memory and reading the fewest bytes that anyone read."""
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemill.lab.device import DeviceCurve
+from tidemill.lab.master_rows import master_batches
+from tidemill.lab.rows import MASTER_NAMES, beside, gather
+from tidemill.lab.streams import stream_batches
+from tidemill.master.rows import RowLayout
+
+ROWS_IN_MEMORY = 1_000_000
+"""Stream keys are drawn from these, with the skew of the cell: 120 MB, far more than a processor's caches."""
+ASSEMBLED_ROWS = 400_000
+PIECES = (100_000, 10_000)
+"""Rows assembled at a time: whole batches, or pieces whose output stays in a cache."""
+PASSES = 3
+
+Assemble = Callable[[pa.RecordBatch, npt.NDArray[np.int64]], pa.RecordBatch]
+
+
+class AssemblySpeed:
+    """Seconds a row to put the output together when every master row is in memory: the best of all ways known."""
+
+    def __init__(self, master_rows: int) -> None:
+        self._rows = min(master_rows, ROWS_IN_MEMORY)
+        table = pa.Table.from_batches(master_batches(self._rows)).combine_chunks()
+        master = table.to_batches()[0]
+        self.ways: dict[str, Assemble] = {"arrow_take": _by_take(master), "row_decode": _by_rows(master)}
+
+    def seconds_per_row(self, zipf: float, seed: int) -> float:
+        """One thread; the quickest of all ways, sizes of a piece and passes."""
+        stream = list(stream_batches(self._rows, zipf, ASSEMBLED_ROWS, seed))
+        tries = product(range(PASSES), self.ways.values(), PIECES)
+        return min(self._pass_seconds(way, stream, rows) for _, way, rows in tries) / ASSEMBLED_ROWS
+
+    def _pass_seconds(self, assemble: Assemble, stream: list[pa.RecordBatch], piece_rows: int) -> float:
+        seconds = 0.0
+        for batch in stream:
+            for first in range(0, batch.num_rows, piece_rows):
+                piece = batch.slice(first, piece_rows)
+                keys = piece.column("key").to_numpy()
+                positions = np.where(keys < self._rows, keys, -1)
+                started = time.perf_counter()
+                assemble(piece, positions)
+                seconds += time.perf_counter() - started
+        return seconds
+
+
+def _by_take(master: pa.RecordBatch) -> Assemble:
+    columns = master.select(MASTER_NAMES)
+    return lambda stream, positions: gather(stream, columns, positions)
+
+
+def _by_rows(master: pa.RecordBatch) -> Assemble:
+    layout = RowLayout.of(master.schema, first="key")
+    rows, at = layout.encode(master)
+    at[-1] = -1  # so that position -1, the unknown key, names no row
+
+    def assemble(stream: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        return beside(stream, layout.decode(rows, at[positions], MASTER_NAMES).columns)
+
+    return assemble
+
+
+def add_bounds(results: Sequence[dict[str, Any]], assemble_seconds: float, device: DeviceCurve) -> None:
+    """Give all results of one skew and memory share the bound, and each one its own.
+
+    The bound reads the fewest bytes a row of any contender that gave right rows, at the best speed of the disk. A
+    contender's own bound reads its own bytes in reads of its own mean size.
+    """
+    measured = [r for r in results if r["rows_per_s"] is not None]
+    fewest = min((r["bytes_read"] / r["stream_rows"] for r in measured if r["same_rows"]), default=0.0)
+    bound = 1 / max(assemble_seconds, fewest / device.best_bytes_per_s)
+    for result in results:
+        result["bound_rows_per_s"] = bound
+        result["own_bound_rows_per_s"] = None
+    for result in measured:
+        mean_read = result["bytes_read"] / max(1, result["reads"])
+        disk_seconds = device.seconds(result["bytes_read"], read_bytes=mean_read) / result["stream_rows"]
+        result["own_bound_rows_per_s"] = 1 / max(assemble_seconds, disk_seconds)
+
+
+__all__ = ["AssemblySpeed", "add_bounds"]
