@@ -231,12 +231,12 @@ class MasterData:
     @property
     def first_codes(self) -> Int64s:
         """Code with which each page begins; ascending when pages are in order of key."""
-        return self._index.first_code
+        return self.index.first_code
 
     @property
     def continues(self) -> "npt.NDArray[np.bool_]":
         """Whether the page before ends with the code with which a page begins."""
-        return self._index.continues
+        return self.index.continues
 
     def begin_pages(self, pages: Int64s) -> Reading:
         """Rows of pages in the order of their numbers, on their way into one buffer, as by `begin_read`."""
