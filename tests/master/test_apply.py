@@ -210,6 +210,26 @@ def test_a_page_that_grows_beyond_its_size_becomes_two_equal_ones(path: Path):
     assert abs(sizes[0] - sizes[1]) <= 1
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_damage_is_found_in_every_file_and_the_file_is_named(path: Path, number: int):
+    new = MasterData.open(path).apply(table("integer", 60, [(n, -n) for n in (10, 9000)], ["update"] * 2))
+    file = path / f"versions/00000{number}/pages.bin"
+    content, at = bytearray(file.read_bytes()), 4096
+    content[at + 50] ^= 4
+    file.write_bytes(content)
+    with pytest.raises(StoreError, match=rf"page .*00000{number}/pages\.bin at offset {at} fails") as refusal:
+        new.read_rows(0, new.pages)
+    assert new.index.file[refusal.value.page] == number - 1
+    # A page of the other file has a sound checksum, but not for this place.
+    other = (path / f"versions/00000{3 - number}/pages.bin").read_bytes()
+    file.write_bytes(content[:at] + other[at : at + 4096] + content[at + 4096 :])
+    with pytest.raises(StoreError, match=rf"00000{number}/pages\.bin at offset {at} fails"):
+        new.read_rows(0, new.pages)
+    file.unlink()
+    with pytest.raises(StoreError, match=rf"00000{number}/pages\.bin"):
+        MasterData.open(path)
+
+
 def test_a_delete_of_everything_and_an_insert_into_nothing(path: Path):
     old = MasterData.open(path)
     empty = old.apply(pa.table({"k0": np.arange(20_000), "_op": ["d"] * 20_000}))

@@ -16,13 +16,14 @@ import numpy as np
 
 from tidemill.core.errors import SpecError, StoreError
 from tidemill.master.build import Progress
-from tidemill.master.changes import Changes, refuse_collision
+from tidemill.master.changes import Changes, read_changes, refuse_collision
 from tidemill.master.hashing import Bools, Int64s
 from tidemill.master.index import PageIndex
 from tidemill.master.layout import PAGES_FILE, current_version
 from tidemill.master.new_version import NewVersion, new_version, write_derived
 from tidemill.master.page_writer import PageWriter
 from tidemill.master.reads import PageRows, stretches
+from tidemill.master.source import Source
 
 if TYPE_CHECKING:
     from tidemill.master.store import MasterData
@@ -30,14 +31,15 @@ if TYPE_CHECKING:
 _CHUNK_BLOCKS = 1024  # 4 MiB of touched pages at a time: larger ones leave the cache and gain nothing
 
 
-def apply_changes(master: "MasterData", changes: Changes, progress: Progress | None) -> int:
-    """The number of the version that holds the changes, current from now on."""
+def apply_changes(master: "MasterData", source: Source, operation: str, progress: Progress | None) -> int:
+    """The number of the version that holds the changes, current from now on; arguments as `MasterData.apply` has them."""
     if master.page_order != "key":
         raise SpecError(
             f"pages of {master.path} are in a given order, in which new rows have no place",
             code="given_order",
             next_move="build the master data again, or keep it in order of key",
         )
+    changes = read_changes(source, master.key_form, master.schema, operation)
     with new_version(master.path) as version:
         refuse_stale(master)
         merge = _Merge(master, changes, version)

@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.core.errors import SpecError, StoreError
+from tidemill.core.errors import StoreError
 from tidemill.core.units import parse_bytes
 from tidemill.master.apply import apply_changes
 from tidemill.master.build import BuildOptions, Progress, build_version
-from tidemill.master.changes import read_changes
 from tidemill.master.compact import compact_version, is_worth_it
 from tidemill.master.expire import Expired, expire_versions
 from tidemill.master.hashing import Int64s
@@ -28,6 +27,7 @@ from tidemill.master.layout import (
     refuse_expired,
     version_folder,
 )
+from tidemill.master.lookup import rows_between, rows_of_keys
 from tidemill.master.order import OrderBy
 from tidemill.master.reads import PageReader, PageRows, Reading, cyclic
 from tidemill.master.rows import RowLayout
@@ -176,8 +176,7 @@ class MasterData:
             operation: Name of that column; it holds insert, update, delete, or i, u, d.
             progress: Called with pages done and pages touched.
         """
-        told = read_changes(changes, self.key_form, self.schema, operation)
-        changed = self._on(apply_changes(self, told, progress))
+        changed = self._on(apply_changes(self, changes, operation, progress))
         return changed.compact() if is_worth_it(changed) else changed
 
     def compact(self, *, progress: Progress | None = None) -> "MasterData":
@@ -272,7 +271,7 @@ class MasterData:
 
     def read_pages(self, pages: Sequence[int] | Int64s) -> list[pa.RecordBatch]:
         """The pages in the order asked for; neighbours come with one read."""
-        return list(self._batches(self._known(pages)))
+        return list(self.batches(self._known(pages)))
 
     def buffer_bytes(self, pages: Sequence[int] | Int64s) -> int:
         """Memory that reading these pages at once takes at most, before they are decoded."""
@@ -280,9 +279,9 @@ class MasterData:
 
     def scan(self, from_page: int = 0) -> Iterator[pa.RecordBatch]:
         """Every page once, from one of them on and around; holds no more than the reads in flight."""
-        return self._batches(cyclic(self.pages, from_page))
+        return self.batches(cyclic(self.pages, from_page))
 
-    def _batches(self, pages: Int64s) -> Iterator[pa.RecordBatch]:
+    def batches(self, pages: Int64s) -> Iterator[pa.RecordBatch]:
         """Each page as a batch: decoded with its run, since a decode costs as much for one page as for two."""
         for rows in self._reader.in_runs(pages):
             batch = self.layout.decode(rows.buffer, rows.at)
@@ -314,19 +313,7 @@ class MasterData:
 
         For keys of one integer column: hashes keep no order of their keys.
         """
-        if self.key_form.is_hashed or self.manifest.page_order != "key":
-            raise SpecError(
-                f"pages of {self.path} are not in order of key {list(self.key_columns)}",
-                code="no_key_order",
-                next_move="use lookup(keys), or scan() and filter",
-            )
-        (begin, _), (end, count) = (self.locate(np.array([key], dtype=np.int64)) for key in (first, last))
-        for page in self._batches(np.arange(int(begin[0]), int(end[0] + count[0]), dtype=np.int64)):
-            keys = page.column(self.key).to_numpy()
-            at = int(np.searchsorted(keys, first, side="left"))
-            rows = int(np.searchsorted(keys, last, side="right")) - at
-            if rows > 0:
-                yield page.slice(at, rows)
+        return rows_between(self, first, last)
 
     def lookup(self, keys: Any) -> tuple[Int64s, pa.RecordBatch]:
         """All rows with these keys, and for each row the position of its key in `keys`.
@@ -336,34 +323,11 @@ class MasterData:
         Args:
             keys: An Arrow or NumPy array; of composite keys one array a column, side by side.
         """
-        given = keys if isinstance(keys, list | tuple) else [keys]
-        columns: list[pa.Array[Any]] = [pa.array(column) for column in given]
-        self.key_form.refuse_other_types(self.key_columns, [column.type for column in columns])
-        codes, present = self.key_form.codes(columns)
-        asked = np.flatnonzero(present)
-        first, count = self.locate(codes[asked])
-        batch = self.read_batch(np.unique(_ranges(first, count)))
-        stored = batch.column(self.key).to_numpy()
-        order = np.argsort(stored, kind="stable")
-        start = np.searchsorted(stored, codes[asked], side="left", sorter=order)
-        matches = np.searchsorted(stored, codes[asked], side="right", sorter=order) - start
-        position = asked[np.repeat(np.arange(len(asked)), matches)]
-        rows = batch.take(order[_ranges(start, matches)])
-        if not self.key_form.is_hashed:
-            return position, rows
-        found = [rows.column(name) for name in self.key_columns]
-        met = np.flatnonzero(self.key_form.same([column.take(position) for column in columns], found))
-        return position[met], rows.take(met).drop_columns([self.key])
+        return rows_of_keys(self, keys)
 
 
 def _reopen(path: Path, version: int, direct: bool, reads_in_flight: int) -> MasterData:
     return MasterData.open(path, version, direct=direct, reads_in_flight=reads_in_flight)
-
-
-def _ranges(first: Int64s, count: Int64s) -> Int64s:
-    """first, first + 1, … for each pair, one after the other."""
-    before = np.cumsum(count) - count
-    return np.repeat(first - before, count) + np.arange(int(count.sum()))
 
 
 __all__ = ["MasterData"]
