@@ -30,7 +30,7 @@ def test_rows_come_back_sorted_by_key_in_aligned_pages(tmp_path: Path):
     master = MasterData.build(table, key="id", path=tmp_path)
     assert everything(master) == sorted(table.to_pylist(), key=lambda row: row["id"])
     assert master.pages > 5
-    assert master._index.offset.tolist() == [page * 4 for page in range(master.pages)]
+    assert master.index.offset.tolist() == [page * 4 for page in range(master.pages)]
     stored = (tmp_path / "versions/000001/pages.bin").read_bytes()
     used = [int.from_bytes(stored[at + 12 : at + 16], "little") for at in range(0, len(stored), 16 * 1024)]
     assert max(used) <= 16 * 1024

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidemill.core.errors import StoreError
 from tidemill.master import MasterData
-from tidemill.master.page_kernels import checksum, cut_pages, page_sizes
+from tidemill.master.page_kernels import MAY_END, MUST_END, checksum, cut_pages, page_sizes
 
 P1, P2, P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 MASK = 2**64 - 1
@@ -91,14 +91,14 @@ def test_no_changed_bit_passes(words: list[int], seed: int):
 
 @given(
     st.lists(st.integers(1, 60), min_size=1, max_size=60),
-    st.lists(st.booleans(), min_size=60, max_size=60),
+    st.lists(st.sampled_from([0, MAY_END, MUST_END]), min_size=60, max_size=60),
     st.integers(1, 200),
 )
-def test_pages_are_full_and_end_only_where_they_may(sizes: list[int], ends: list[bool], page_words: int):
+def test_pages_are_full_and_end_only_where_they_may(sizes: list[int], ends: list[int], page_words: int):
     rows = np.array(sizes) * 8
-    may_end = np.array([*ends[: len(sizes) - 1], True])
+    may_end = np.array([*ends[: len(sizes) - 1], MUST_END], dtype=np.uint8)
     first = np.empty(len(sizes) + 1, dtype=np.int64)
-    pages = cut_pages(rows, may_end, page_words * 8, first)
+    pages = cut_pages(rows, may_end, np.full(len(rows), page_words * 8), first)
     cuts = [*first[:pages].tolist(), len(sizes)]
     assert cuts == sorted(set(cuts))
     assert cuts[0] == 0
@@ -107,10 +107,12 @@ def test_pages_are_full_and_end_only_where_they_may(sizes: list[int], ends: list
     def fits(begin: int, end: int) -> bool:
         return int(page_sizes(rows[begin:end].sum(), end - begin)) <= page_words * 8
 
+    assert set(cuts) >= set((np.flatnonzero(may_end == MUST_END) + 1).tolist())
     for begin, end in pairwise(cuts):
         assert end in allowed
         next_end = next((a for a in allowed if a > end), None)
-        assert next_end is None or not fits(begin, next_end), "a page takes what fits"
+        may_go_on = next_end is not None and may_end[end - 1] != MUST_END
+        assert not (may_go_on and fits(begin, next_end)), "a page takes what fits"
         assert fits(begin, end) or end == next(a for a in allowed if a > begin), "or the least that it may"
 
 
@@ -139,7 +141,7 @@ def test_reads_that_were_begun_come_in_any_order_and_are_counted(path: Path, fli
     master = MasterData.open(path, reads_in_flight=flight)
     begun = [master.begin_read(first, 4) for first in range(0, 40, 4)]
     for first, reading in reversed(list(zip(range(0, 40, 4), begun, strict=True))):
-        assert reading.result().codes[0] == master._index.first_code[first]
+        assert reading.result().codes[0] == master.index.first_code[first]
     assert (master.pages_read, master.bytes_read) == (40, 40 * 4096)
     master.close()
 

@@ -46,7 +46,7 @@ def test_every_path_reads_the_same_pages(
 ):
     wanted = [*pages, *range(run[0], run[0] + run[1])]
     plain, *others = (store.read_pages(wanted) for store in stores.values())
-    first_codes = stores[False, 1]._index.first_code[np.array(wanted, dtype=np.int64)]
+    first_codes = stores[False, 1].index.first_code[np.array(wanted, dtype=np.int64)]
     assert [page.column("id")[0].as_py() for page in plain] == first_codes.tolist()
     for other in others:
         assert len(other) == len(plain)

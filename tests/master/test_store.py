@@ -77,7 +77,7 @@ def test_neighbouring_pages_come_with_one_read_and_are_counted(built: Path, monk
     assert master.pages_read == 5
     assert master.bytes_read == sum(reads)
     assert all(b.equals(master.read_page(p)) for b, p in zip(batches, (2, 3, 4, 7, 0), strict=True))
-    assert batches[3].column("id")[0].as_py() == master._index.first_code[7]
+    assert batches[3].column("id")[0].as_py() == master.index.first_code[7]
 
 
 def test_a_handle_crosses_processes_by_path_and_version(built: Path):
@@ -103,7 +103,7 @@ def test_every_changed_bit_of_a_page_is_found(copy: Path):
     chance = random.Random(seed)
     for _ in range(100):
         page = chance.randrange(master.pages)
-        begin = int(master._index.offset[page]) * 4096
+        begin = int(master.index.offset[page]) * 4096
         at = begin + chance.randrange(int.from_bytes(good[begin + 12 : begin + 16], "little"))
         bad = bytearray(good)
         bad[at] ^= 1 << chance.randrange(8)

@@ -13,7 +13,8 @@ A version may refer to pages files of versions before it.
 
 import base64
 import re
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -62,8 +63,11 @@ class Manifest:
     rows: int
     distinct_keys: int
     most_rows_of_a_key: int
+    """At most so many, once changes were applied."""
     last_code: int
+    """No code is greater."""
     row_bytes: int
+    """Mean size as Arrow columns; an estimate once changes were applied."""
     page_bytes: int
     pages: int
     longest_page_bytes: int
@@ -74,6 +78,7 @@ class Manifest:
     keys_file_bytes: int = 0
     blocks_file_bytes: int = 0
     blocks_file_crc: int = 0
+    created_unix_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     format_version: int = FORMAT_VERSION
 
     @property
@@ -109,12 +114,30 @@ def version_folder(path: Path, version: int) -> Path:
     return path / "versions" / f"{version:06d}"
 
 
-def versions_on_disk(path: Path) -> list[int]:
-    """Versions that were built to their end, oldest first; whether current or not."""
+def folders_on_disk(path: Path) -> list[int]:
+    """Numbers of versions that have a folder, ascending: those of expired ones may hold pages of later ones."""
     folder = path / "versions"
     if not folder.is_dir():
         return []
     return sorted(int(entry.name) for entry in folder.iterdir() if re.fullmatch(r"\d{6,}", entry.name))
+
+
+def versions_on_disk(path: Path) -> list[int]:
+    """Versions that can be opened, oldest first; whether current or not."""
+    return [n for n in folders_on_disk(path) if (version_folder(path, n) / MANIFEST_FILE).exists()]
+
+
+def refuse_expired(path: Path, version: int) -> None:
+    """Stop when a version was never there, or is there no more."""
+    versions = versions_on_disk(path)
+    if version not in versions:
+        raise StoreError(
+            f"version {version} of {path} has no {MANIFEST_FILE}: it was expired, or never built",
+            code="no_such_version",
+            next_move=f"open one of these: {versions}",
+            version=version,
+            versions=versions,
+        )
 
 
 def current_version(path: Path) -> int:
@@ -160,6 +183,8 @@ __all__ = [
     "PageFile",
     "PageOrder",
     "current_version",
+    "folders_on_disk",
+    "refuse_expired",
     "refuse_other_format",
     "schema_as_text",
     "switch_current",

@@ -2,14 +2,24 @@
 
 import fcntl
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemill.core.errors import StoreError
 from tidemill.core.files import sync_folder
-from tidemill.master.layout import PAGES_FILE, switch_current, version_folder, versions_on_disk
+from tidemill.master.index import PageIndex
+from tidemill.master.layout import (
+    PAGE_ALIGNMENT_BYTES,
+    PAGES_FILE,
+    Manifest,
+    PageFile,
+    folders_on_disk,
+    switch_current,
+    version_folder,
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +40,7 @@ def new_version(path: Path) -> Iterator[NewVersion]:
     """A version to be written, which is current once the block ends; an error in it leaves the old one."""
     (path / "versions").mkdir(parents=True, exist_ok=True)
     with only_writer(path):
-        version = max(versions_on_disk(path), default=0) + 1
+        version = max(folders_on_disk(path), default=0) + 1
         aside = path / "versions" / f".building-{version:06d}"
         # The lock is ours, so whatever lies aside was left by a build that died.
         for left_over in (path / "versions").glob(".building-*"):
@@ -47,6 +57,24 @@ def new_version(path: Path) -> Iterator[NewVersion]:
         switch_current(path, version)
 
 
+def write_derived(
+    version: NewVersion, base: Manifest, index: PageIndex, files: Sequence[PageFile], **counts: int
+) -> None:
+    """Write index and manifest of a version that was made from another, after its pages."""
+    index_bytes, index_crc = index.write(version.folder)
+    replace(
+        base,
+        pages=index.pages,
+        last_code=index.last_code,
+        longest_page_bytes=int(index.blocks.max(initial=0)) * PAGE_ALIGNMENT_BYTES,
+        files=list(files),
+        index_file_bytes=index_bytes,
+        index_file_crc=index_crc,
+        created_unix_ms=time.time_ns() // 1_000_000,
+        **counts,  # type: ignore[arg-type]  # all of them are whole numbers
+    ).write(version.folder)
+
+
 @contextmanager
 def only_writer(path: Path) -> Iterator[None]:
     """The lock without which nothing of a store is written or removed; a `StoreError` when another has it."""
@@ -55,13 +83,13 @@ def only_writer(path: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise StoreError(
-                f"another build of {path} is running",
+                f"another build or change of {path} is running",
                 code="build_running",
-                next_move="wait for it, then build again",
+                next_move="wait for it, then try again",
                 retryable=True,
                 path=str(path),
             ) from error
         yield
 
 
-__all__ = ["NewVersion", "new_version", "only_writer"]
+__all__ = ["NewVersion", "new_version", "only_writer", "write_derived"]

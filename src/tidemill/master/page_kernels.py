@@ -23,7 +23,7 @@ Int64s = npt.NDArray[np.int64]
 UInt16s = npt.NDArray[np.uint16]
 UInt32s = npt.NDArray[np.uint32]
 UInt64s = npt.NDArray[np.uint64]
-Bools = npt.NDArray[np.bool_]
+UInt8s = npt.NDArray[np.uint8]
 
 HEAD_WORDS = 2
 BLOCK_WORDS = PAGE_ALIGNMENT_BYTES // 8
@@ -38,7 +38,7 @@ _READ_UINT32S = types.Array(types.uint32, 1, "C", readonly=True)
 _READ_UINT16S = types.Array(types.uint16, 1, "C", readonly=True)
 _READ_INT64S = types.Array(types.int64, 1, "C", readonly=True)
 _INT64S = types.Array(types.int64, 1, "C")
-_READ_BOOLS = types.Array(types.boolean, 1, "C", readonly=True)
+_READ_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 
 
 def page_sizes(rows_bytes: Int64s, rows: Int64s) -> Int64s:
@@ -86,12 +86,15 @@ def _words_before_rows(rows: int) -> int:
     return HEAD_WORDS + (rows + 1) // 2
 
 
-@njit(types.int64(_READ_INT64S, _READ_BOOLS, types.int64, _INT64S), cache=True, nogil=True)
-def cut_pages(sizes: Int64s, may_end: Bools, page_bytes: int, first_row: Int64s) -> int:
+MAY_END, MUST_END = 1, 2
+
+
+@njit(types.int64(_READ_INT64S, _READ_BYTES, _READ_INT64S, _INT64S), cache=True, nogil=True)
+def cut_pages(sizes: Int64s, ends: UInt8s, page_bytes: Int64s, first_row: Int64s) -> int:
     """The number of pages; `first_row` gets the row with which each begins.
 
-    A page takes rows while it stays within `page_bytes`, at least one, and ends only after a row that `may_end`,
-    as the last one does.
+    A page takes rows while it stays within the `page_bytes` of its first row, at least one, and ends only after a row
+    that says it may, or must. The last row must.
     """
     pages, row = 0, 0
     while row < len(sizes):
@@ -101,11 +104,13 @@ def cut_pages(sizes: Int64s, may_end: Bools, page_bytes: int, first_row: Int64s)
         filled = 0
         while end < len(sizes):
             filled += sizes[end]
-            if filled + 8 * _words_before_rows(end + 1 - row) > page_bytes and until > row:
+            if filled + 8 * _words_before_rows(end + 1 - row) > page_bytes[row] and until > row:
                 break
             end += 1
-            if may_end[end - 1]:
+            if ends[end - 1]:
                 until = end
+            if ends[end - 1] == MUST_END:
+                break
         row = until
     return pages
 
@@ -203,4 +208,13 @@ def open_pages(
     return -1
 
 
-__all__ = ["BLOCK_WORDS", "checksum", "cut_pages", "fill_pages", "open_pages", "page_sizes", "seed_of"]
+__all__ = [
+    "BLOCK_WORDS",
+    "MAY_END",
+    "MUST_END",
+    "checksum",
+    "cut_pages",
+    "fill_pages",
+    "open_pages",
+    "page_sizes",
+]

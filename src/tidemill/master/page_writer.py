@@ -14,7 +14,14 @@ from tidemill.core.units import format_bytes
 from tidemill.master.hashing import Int64s
 from tidemill.master.index import PageIndex
 from tidemill.master.layout import PAGE_ALIGNMENT_BYTES, PageFile
-from tidemill.master.page_kernels import BLOCK_WORDS, cut_pages, fill_pages, page_sizes
+from tidemill.master.page_kernels import (
+    BLOCK_WORDS,
+    MAY_END,
+    MUST_END,
+    cut_pages,
+    fill_pages,
+    page_sizes,
+)
 from tidemill.master.rows import RowLayout
 
 UInt8s = npt.NDArray[np.uint8]
@@ -61,13 +68,18 @@ class PageWriter:
         rows, at = self._layout.encode(batch.select(self._layout.schema.names))
         return self.add_rows(rows, at[:-1], at[1:])
 
-    def add_rows(self, rows: UInt8s, at: Int64s, end: Int64s) -> tuple[Int64s, Int64s]:
-        """Like `add`, of rows that lie encoded from `at` to `end`, in order of code or in groups."""
+    def add_rows(
+        self, rows: UInt8s, at: Int64s, end: Int64s, *, stretch: Int64s | None = None
+    ) -> tuple[Int64s, Int64s]:
+        """Like `add`, of rows that lie encoded from `at` to `end`, in order of code or in groups.
+
+        Rows of different stretches, given as ascending numbers, share no page, and the pages of one are equally full.
+        """
         if not len(at):
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         words = rows[: int(end.max())].view(np.uint64)
         codes = words.view(np.int64)[at >> 3]
-        first = self._cut(codes, end - at)
+        first = self._cut(codes, end - at, stretch)
         page = np.repeat(np.arange(len(first) - 1), np.diff(first))
         if self._keeps_groups:
             order = np.lexsort((codes, page))
@@ -89,13 +101,18 @@ class PageWriter:
         """What the manifest says of the file under its final name, once the context was left."""
         return PageFile(name, self._bytes, self._crc, self._salt)
 
-    def _cut(self, codes: Int64s, sizes: Int64s) -> Int64s:
+    def _cut(self, codes: Int64s, sizes: Int64s, stretch: Int64s | None) -> Int64s:
         """First row of each page, and the number of rows."""
-        may_end = np.ones(len(codes), dtype=np.bool_)
+        ends = np.full(len(codes), MAY_END, dtype=np.uint8)
+        limits = np.full(len(codes), self._page_bytes)
         if self._keeps_groups:
-            may_end[:-1] = codes[1:] != codes[:-1]
+            ends[:-1] = codes[1:] != codes[:-1]
+        if stretch is not None:
+            ends[:-1][stretch[1:] != stretch[:-1]] = MUST_END
+            limits = _even_limits(sizes, stretch, self._page_bytes)
+        ends[-1] = MUST_END
         first = np.empty(len(codes) + 1, dtype=np.int64)
-        pages = cut_pages(np.ascontiguousarray(sizes), may_end, self._page_bytes, first)
+        pages = cut_pages(np.ascontiguousarray(sizes), ends, limits, first)
         first[pages] = len(codes)
         return first[: pages + 1]
 
@@ -125,6 +142,20 @@ class PageWriter:
         self._last_code = int(last_codes[-1])
         self.most_rows_of_a_page = max(self.most_rows_of_a_page, int(np.diff(first).max()))
         self._entries.append((first_codes, offset + first_block, blocks, continues))
+
+
+def _even_limits(sizes: Int64s, stretch: Int64s, page_bytes: int) -> Int64s:
+    """For each row the size of pages with which its stretch fills the fewest equally.
+
+    A page that outgrew its size by one row becomes two halves with room for more, not a full page and a row.
+    """
+    first = np.flatnonzero(np.append(True, stretch[1:] != stretch[:-1]))
+    rows = np.diff(np.append(first, len(stretch)))
+    in_all = page_sizes(np.add.reduceat(sizes, first), rows)
+    pages = -(-in_all // page_bytes)
+    # The longest row more than an equal share, lest rounding makes one page too many.
+    limits = np.minimum(in_all // pages + np.maximum.reduceat(sizes, first) + 16, page_bytes)
+    return np.repeat(limits, rows)
 
 
 __all__ = ["PageWriter"]

@@ -107,8 +107,8 @@ class PageReader:
     def in_runs(self, pages: Int64s) -> Iterator[PageRows]:
         """The pages in the order asked for, in runs of neighbours; at most `reads_in_flight` are read ahead."""
         begin = self._begins(pages)
-        stretches = _stretches(np.diff(pages) != 1, begin, _RUN_BLOCKS)
-        runs = (slice(int(pages[first]), int(pages[end - 1]) + 1) for first, end in stretches)
+        neighbours = stretches(np.diff(pages) != 1, begin, _RUN_BLOCKS)
+        runs = (slice(int(pages[first]), int(pages[end - 1]) + 1) for first, end in neighbours)
         ahead = deque(self.begin(run) for run in islice(runs, self.reads_in_flight))
         while ahead:
             rows = ahead.popleft().result()
@@ -136,12 +136,12 @@ class PageReader:
             self._fill(buffer[first:end].data, pages, stretch)
 
         if in_flight and self._pool is not None:
-            stretches = _stretches(self._is_apart(pages, begin), begin, _RUN_BLOCKS)
-            deque(self._pool.map(fill, stretches), maxlen=0)
+            apart = self._is_apart(pages, begin)
+            deque(self._pool.map(fill, stretches(apart, begin, _RUN_BLOCKS)), maxlen=0)
         elif self._is_in_order and isinstance(pages, slice) and len(begin) > 1:
             fill((0, len(begin) - 1))  # as is known without a look at the index
         else:
-            deque(map(fill, _stretches(self._is_apart(pages, begin), begin, int(begin[-1]))), maxlen=0)
+            deque(map(fill, stretches(self._is_apart(pages, begin), begin, int(begin[-1]))), maxlen=0)
         return self._opened(buffer, begin * BLOCK_WORDS, pages)
 
     def count(self, rows: PageRows, seconds: float) -> None:
@@ -213,13 +213,13 @@ class PageReader:
         )
 
 
-def _stretches(is_break: Bools, begin: Int64s, most_blocks: int) -> Iterator[tuple[int, int]]:
+def stretches(is_break: Bools, begin: Int64s, most_blocks: int) -> Iterator[tuple[int, int]]:
     """First and end of each stretch of neighbours, none with more blocks than that unless it is one page.
 
     >>> begin = np.array([0, 4, 8, 12, 16])
-    >>> list(_stretches(np.array([False, True, False]), begin, most_blocks=4))
+    >>> list(stretches(np.array([False, True, False]), begin, most_blocks=4))
     [(0, 1), (1, 2), (2, 3), (3, 4)]
-    >>> list(_stretches(np.array([False, True, False]), begin, most_blocks=100))
+    >>> list(stretches(np.array([False, True, False]), begin, most_blocks=100))
     [(0, 2), (2, 4)]
     """
     edges = [0, *(np.flatnonzero(is_break) + 1).tolist(), len(begin) - 1]
@@ -241,4 +241,4 @@ def cyclic(pages: int, from_page: int) -> Int64s:
     return (np.arange(pages, dtype=np.int64) + from_page) % max(1, pages)
 
 
-__all__ = ["PageReader", "PageRows", "Reading", "cyclic"]
+__all__ = ["PageReader", "PageRows", "Reading", "cyclic", "stretches"]

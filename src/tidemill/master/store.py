@@ -1,6 +1,7 @@
 """Open master data, find the pages of keys, read them and trust nothing that fails its checksum."""
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,24 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.core.errors import SpecError, StoreError
+from tidemill.core.errors import StoreError
 from tidemill.core.units import parse_bytes
+from tidemill.master.apply import apply_changes
 from tidemill.master.build import BuildOptions, Progress, build_version
+from tidemill.master.compact import compact_version, is_worth_it
+from tidemill.master.expire import Expired, expire_versions
 from tidemill.master.hashing import Int64s
 from tidemill.master.index import PageIndex
 from tidemill.master.key_pages import KeyPages
 from tidemill.master.keys import KeyForm
-from tidemill.master.layout import Manifest, current_version, version_folder
+from tidemill.master.layout import (
+    PAGE_ALIGNMENT_BYTES,
+    Manifest,
+    current_version,
+    refuse_expired,
+    version_folder,
+)
+from tidemill.master.lookup import rows_between, rows_of_keys
 from tidemill.master.order import OrderBy
 from tidemill.master.reads import PageReader, PageRows, Reading, cyclic
 from tidemill.master.rows import RowLayout
@@ -58,7 +69,7 @@ class MasterData:
         )
         self.index_bytes = index.bytes_held + (self._key_pages.bytes_held if self._key_pages else 0)
         self.mapped_key_bytes = self._key_pages.mapped_bytes if self._key_pages else 0
-        self._index = index
+        self.index = index
         self._reader = reader
 
     @classmethod
@@ -115,7 +126,18 @@ class MasterData:
         # Resolved: a worker that reopens the pickled handle may stand in another folder.
         folder = Path(path).resolve()
         chosen = current_version(folder) if version is None else version
+        try:
+            return cls._opened(folder, chosen, direct=direct, reads_in_flight=reads_in_flight)
+        except StoreError:
+            # A version that has just been followed by another may expire while it is opened.
+            if version is not None or current_version(folder) == chosen:
+                raise
+        return cls.open(folder, direct=direct, reads_in_flight=reads_in_flight)
+
+    @classmethod
+    def _opened(cls, folder: Path, chosen: int, *, direct: bool, reads_in_flight: int) -> "MasterData":
         version_path = version_folder(folder, chosen)
+        refuse_expired(folder, chosen)
         manifest = Manifest.read(version_path)
         index = PageIndex.read(version_path, manifest)
         reader = PageReader(folder, manifest, index, direct=direct, reads_in_flight=reads_in_flight)
@@ -132,6 +154,55 @@ class MasterData:
         """Names the content: equal for handles on the same version, different after a rebuild."""
         return f"{self.version:06d}-{self.manifest.files_digest:08x}-{self.manifest.index_file_crc:08x}"
 
+    @property
+    def garbage_share(self) -> float:
+        """Of the bytes of its pages files, what this version does not use."""
+        in_files = sum(file.bytes for file in self.manifest.files)
+        used = int(self.index.blocks.sum(dtype=np.int64)) * PAGE_ALIGNMENT_BYTES
+        return 1 - used / in_files if in_files else 0.0
+
+    def apply(
+        self, changes: Source, *, operation: str = "_op", progress: Progress | None = None
+    ) -> "MasterData":
+        """A handle on a new version with these changes, which readers find as current from now on.
+
+        This handle, and every other that is open, keeps its own version. Work and bytes written grow with the pages
+        that the changes touch. Past 30 % of garbage, or 64 files, the new version is compacted at once.
+
+        Args:
+            changes: Rows with the store's columns, and one that names the operation: insert adds a row to its key,
+                update replaces all rows of its key (and adds one that is new), delete removes all rows of its key
+                and needs the key alone. Changes of one key count in the order given. Held in memory.
+            operation: Name of that column; it holds insert, update, delete, or i, u, d.
+            progress: Called with pages done and pages touched.
+        """
+        changed = self._on(apply_changes(self, changes, operation, progress))
+        return changed.compact() if is_worth_it(changed) else changed
+
+    def compact(self, *, progress: Progress | None = None) -> "MasterData":
+        """A handle on a version with the same rows in full pages of one file, in the order of a sweep.
+
+        The same version when there is nothing to gain.
+        """
+        is_compact = len(self.manifest.files) <= 1 and self.garbage_share == 0
+        return self if is_compact else self._on(compact_version(self, progress))
+
+    def expire(self, *, keep_last: int = 2, older_than: timedelta = timedelta(hours=1)) -> Expired:
+        """Remove old versions of the store, and pages files to which none refers any more.
+
+        The current version stays, and so does each that a batch of a stream has claimed. Handles that are open keep
+        what they have.
+
+        Args:
+            keep_last: So many of the newest versions stay.
+            older_than: Only versions go that have not been current for so long.
+        """
+        return expire_versions(self.path, keep_last=keep_last, older_than=older_than)
+
+    def _on(self, version: int) -> "MasterData":
+        reader = self._reader
+        return self.open(self.path, version, direct=reader.direct, reads_in_flight=reader.reads_in_flight)
+
     def close(self) -> None:
         """Give the file back now rather than when the handle is collected."""
         self._reader.close()
@@ -141,7 +212,7 @@ class MasterData:
 
         For pages in a given order the number is 0 or 1, and 1 says that the code exists.
         """
-        return (self._key_pages or self._index).locate(keys)
+        return (self._key_pages or self.index).locate(keys)
 
     @property
     def pages_read(self) -> int:
@@ -159,12 +230,12 @@ class MasterData:
     @property
     def first_codes(self) -> Int64s:
         """Code with which each page begins; ascending when pages are in order of key."""
-        return self._index.first_code
+        return self.index.first_code
 
     @property
     def continues(self) -> "npt.NDArray[np.bool_]":
         """Whether the page before ends with the code with which a page begins."""
-        return self._index.continues
+        return self.index.continues
 
     def begin_pages(self, pages: Int64s) -> Reading:
         """Rows of pages in the order of their numbers, on their way into one buffer, as by `begin_read`."""
@@ -182,13 +253,17 @@ class MasterData:
         """Memory that `read_rows` takes at most."""
         return self._reader.buffer_bytes(self._run(first_page, pages))
 
+    def gather_rows(self, pages: Sequence[int] | Int64s) -> PageRows:
+        """Rows of any pages as they lie on disk, verified, in one buffer and in the order asked for."""
+        return self._reader.together(self._known(pages))
+
     def read_batch(self, pages: Sequence[int] | Int64s) -> pa.RecordBatch:
         """All rows of the pages, in the order asked for."""
         return self.read_paged(pages)[0]
 
     def read_paged(self, pages: Sequence[int] | Int64s) -> tuple[pa.RecordBatch, Int64s]:
         """Like `read_batch`, with the number of the first row of each page, and of all rows."""
-        rows = self._reader.together(self._known(pages))
+        rows = self.gather_rows(pages)
         return self.layout.decode(rows.buffer, rows.at), rows.page_start
 
     def read_page(self, page: int) -> pa.RecordBatch:
@@ -196,7 +271,7 @@ class MasterData:
 
     def read_pages(self, pages: Sequence[int] | Int64s) -> list[pa.RecordBatch]:
         """The pages in the order asked for; neighbours come with one read."""
-        return list(self._batches(self._known(pages)))
+        return list(self.batches(self._known(pages)))
 
     def buffer_bytes(self, pages: Sequence[int] | Int64s) -> int:
         """Memory that reading these pages at once takes at most, before they are decoded."""
@@ -204,9 +279,9 @@ class MasterData:
 
     def scan(self, from_page: int = 0) -> Iterator[pa.RecordBatch]:
         """Every page once, from one of them on and around; holds no more than the reads in flight."""
-        return self._batches(cyclic(self.pages, from_page))
+        return self.batches(cyclic(self.pages, from_page))
 
-    def _batches(self, pages: Int64s) -> Iterator[pa.RecordBatch]:
+    def batches(self, pages: Int64s) -> Iterator[pa.RecordBatch]:
         """Each page as a batch: decoded with its run, since a decode costs as much for one page as for two."""
         for rows in self._reader.in_runs(pages):
             batch = self.layout.decode(rows.buffer, rows.at)
@@ -238,19 +313,7 @@ class MasterData:
 
         For keys of one integer column: hashes keep no order of their keys.
         """
-        if self.key_form.is_hashed or self.manifest.page_order != "key":
-            raise SpecError(
-                f"pages of {self.path} are not in order of key {list(self.key_columns)}",
-                code="no_key_order",
-                next_move="use lookup(keys), or scan() and filter",
-            )
-        (begin, _), (end, count) = (self.locate(np.array([key], dtype=np.int64)) for key in (first, last))
-        for page in self._batches(np.arange(int(begin[0]), int(end[0] + count[0]), dtype=np.int64)):
-            keys = page.column(self.key).to_numpy()
-            at = int(np.searchsorted(keys, first, side="left"))
-            rows = int(np.searchsorted(keys, last, side="right")) - at
-            if rows > 0:
-                yield page.slice(at, rows)
+        return rows_between(self, first, last)
 
     def lookup(self, keys: Any) -> tuple[Int64s, pa.RecordBatch]:
         """All rows with these keys, and for each row the position of its key in `keys`.
@@ -260,34 +323,11 @@ class MasterData:
         Args:
             keys: An Arrow or NumPy array; of composite keys one array a column, side by side.
         """
-        given = keys if isinstance(keys, list | tuple) else [keys]
-        columns: list[pa.Array[Any]] = [pa.array(column) for column in given]
-        self.key_form.refuse_other_types(self.key_columns, [column.type for column in columns])
-        codes, present = self.key_form.codes(columns)
-        asked = np.flatnonzero(present)
-        first, count = self.locate(codes[asked])
-        batch = self.read_batch(np.unique(_ranges(first, count)))
-        stored = batch.column(self.key).to_numpy()
-        order = np.argsort(stored, kind="stable")
-        start = np.searchsorted(stored, codes[asked], side="left", sorter=order)
-        matches = np.searchsorted(stored, codes[asked], side="right", sorter=order) - start
-        position = asked[np.repeat(np.arange(len(asked)), matches)]
-        rows = batch.take(order[_ranges(start, matches)])
-        if not self.key_form.is_hashed:
-            return position, rows
-        found = [rows.column(name) for name in self.key_columns]
-        met = np.flatnonzero(self.key_form.same([column.take(position) for column in columns], found))
-        return position[met], rows.take(met).drop_columns([self.key])
+        return rows_of_keys(self, keys)
 
 
 def _reopen(path: Path, version: int, direct: bool, reads_in_flight: int) -> MasterData:
     return MasterData.open(path, version, direct=direct, reads_in_flight=reads_in_flight)
-
-
-def _ranges(first: Int64s, count: Int64s) -> Int64s:
-    """first, first + 1, … for each pair, one after the other."""
-    before = np.cumsum(count) - count
-    return np.repeat(first - before, count) + np.arange(int(count.sum()))
 
 
 __all__ = ["MasterData"]

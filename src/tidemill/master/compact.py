@@ -1,0 +1,44 @@
+"""A version in one file again, its pages full and in order: what a sweep reads fastest."""
+
+from typing import TYPE_CHECKING
+
+from tidemill.master.apply import refuse_stale
+from tidemill.master.build import Progress
+from tidemill.master.layout import PAGES_FILE
+from tidemill.master.new_version import new_version, write_derived
+from tidemill.master.page_writer import PageWriter
+
+if TYPE_CHECKING:
+    from tidemill.master.store import MasterData
+
+_PAGES_AT_A_TIME = 256
+MOST_FILES = 64
+"""More than so many are put together: every handle on a version has each of its files open."""
+MOST_GARBAGE_SHARE = 0.3
+"""A store that is compacted at this share writes each changed byte some three times over in the long run."""
+
+
+def compact_version(master: "MasterData", progress: Progress | None) -> int:
+    """The number of a version with the same rows in one new file, current from now on."""
+    with new_version(master.path) as version:
+        refuse_stale(master)
+        told = master.manifest
+        writer = PageWriter(version.folder / PAGES_FILE, master.layout, told.page_bytes)
+        with writer:
+            for first in range(0, master.pages, _PAGES_AT_A_TIME):
+                rows = master.read_rows(first, min(_PAGES_AT_A_TIME, master.pages - first))
+                writer.add_rows(rows.buffer, rows.at, rows.at + master.layout.sizes(rows.buffer, rows.at))
+                if progress is not None:
+                    progress(min(first + _PAGES_AT_A_TIME, master.pages), master.pages)
+        files = [writer.finished(version.pages_name)]
+        most_rows = writer.most_rows_of_a_page
+        write_derived(version, told, writer.index(), files, most_rows_of_a_page=most_rows)
+    return version.number
+
+
+def is_worth_it(master: "MasterData") -> bool:
+    """Whether the files of a version are too many, or hold too much that it does not use."""
+    return len(master.manifest.files) > MOST_FILES or master.garbage_share > MOST_GARBAGE_SHARE
+
+
+__all__ = ["compact_version", "is_worth_it"]

@@ -1,0 +1,106 @@
+"""Old versions go: by age and number, never the current one, never one that a batch has claimed."""
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+
+from tidemill.core.errors import SpecError, StoreError
+from tidemill.core.files import sync_folder
+from tidemill.master.layout import (
+    MANIFEST_FILE,
+    Manifest,
+    current_version,
+    folders_on_disk,
+    version_folder,
+    versions_on_disk,
+)
+from tidemill.master.new_version import only_writer
+
+CLAIMS_FOLDER = "claims"
+"""Where `spark/version_pin.py` says which version a batch uses."""
+
+
+@dataclass(frozen=True)
+class Expired:
+    """What an `expire` did."""
+
+    versions: list[int]
+    freed_bytes: int
+    claimed: list[int]
+    """Versions that would have gone, had no batch claimed them."""
+
+
+def expire_versions(path: Path, *, keep_last: int, older_than: timedelta) -> Expired:
+    """Remove versions, and pages files to which no version refers any more.
+
+    A version is removed from its manifest on: killed half-way, the next call finds a folder without one and goes on.
+    """
+    if keep_last < 1:
+        raise SpecError(
+            f"keep_last is {keep_last}",
+            code="keep_last",
+            next_move="keep 1 or more: the current one always stays",
+        )
+    with only_writer(path):
+        current = current_version(path)
+        versions = versions_on_disk(path)
+        manifests = {version: Manifest.read(version_folder(path, version)) for version in versions}
+        stays = {current, *versions[-keep_last:], *_too_young(manifests, older_than)}
+        claims = claimed_versions(path / CLAIMS_FOLDER)
+        claimed = sorted(set(versions) & claims - stays)
+        gone = [version for version in versions if version not in stays | claims]
+        for version in gone:
+            (version_folder(path, version) / MANIFEST_FILE).unlink()
+        kept = {file.name for version in versions if version not in gone for file in manifests[version].files}
+        freed = sum(_clear(path, folder, kept) for folder in folders_on_disk(path))
+        sync_folder(path / "versions")
+        return Expired(gone, freed, claimed)
+
+
+def claimed_versions(folder: Path) -> set[int]:
+    """Versions that batches have claimed; a `StoreError` when one cannot be read, since it may be any."""
+    claimed: set[int] = set()
+    for claim in folder.glob("*") if folder.is_dir() else ():
+        try:
+            claimed.add(int(json.loads(claim.read_text())["version"]))
+        except FileNotFoundError:
+            continue  # let go by its batch meanwhile
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            if claim.name.startswith("."):
+                continue  # on its way to become one, with the current version in it
+            raise StoreError(
+                f"the version claim {claim} is damaged",
+                code="claim_damaged",
+                next_move='write {"format": 1, "version": N} into it, N being the version that this batch used',
+                file=str(claim),
+            ) from error
+    return claimed
+
+
+def _too_young(manifests: dict[int, Manifest], older_than: timedelta) -> set[int]:
+    """Versions that were current within that time: their age begins with the version after them."""
+    limit_ms = (time.time() - older_than.total_seconds()) * 1000
+    followed = pairwise(sorted(manifests))
+    return {version for version, after in followed if manifests[after].created_unix_ms > limit_ms}
+
+
+def _clear(path: Path, version: int, kept: set[str]) -> int:
+    """Bytes freed by removing what nothing refers to from the folder of a version that has no manifest."""
+    folder = version_folder(path, version)
+    if (folder / MANIFEST_FILE).exists():
+        return 0
+    freed = 0
+    for file in folder.iterdir():
+        if str(file.relative_to(path)) not in kept:
+            freed += file.stat().st_size
+            file.unlink()
+    if not any(folder.iterdir()):
+        shutil.rmtree(folder)
+    return freed
+
+
+__all__ = ["Expired", "claimed_versions", "expire_versions"]
