@@ -32,7 +32,9 @@ WORDS = ["anvil", "", "Größe", "a longer word than eight bytes", "a longer wor
 # Master type, stream type, keys that both can hold, a stream key that the master lacks.
 KINDS: dict[str, tuple[pa.DataType, pa.DataType, list[Any], Any]] = {
     "int32 for int64": (pa.int64(), pa.int32(), [3, -4, 0], 5),
-    "uint64": (pa.uint64(), pa.uint64(), [3, 2**63 - 1], 2**64 - 1),
+    "uint64": (pa.uint64(), pa.uint64(), [3, 2**63 - 1, 2**63, 2**64 - 1], 2**64 - 2),
+    "int64 for uint64": (pa.uint64(), pa.int64(), [3, 2**63 - 1], -1),
+    "uint64 for int64": (pa.int64(), pa.uint64(), [3, 2**63 - 1], 2**64 - 1),
     "int8": (pa.int8(), pa.int64(), [3, -4], 300),
     "string": (pa.string(), pa.string(), WORDS, "bolt"),
     "large string for string": (pa.string(), pa.large_string(), WORDS, "bolt"),

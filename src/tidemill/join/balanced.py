@@ -17,7 +17,7 @@ from tidemill.join.parts.page_run import Run
 from tidemill.join.parts.sweep import SweepJoin
 from tidemill.join.parts.tally import StepTally
 from tidemill.join.protocol import StepReport
-from tidemill.master import MasterData
+from tidemill.master.protocol import Master
 
 _LEAST_MISS_SHARE = 0.05
 _LOOKS_PER_CYCLE = 10
@@ -63,7 +63,7 @@ class BalancedJoin(SweepJoin):
 
     def __init__(
         self,
-        master: MasterData,
+        master: Master,
         plan: OutputPlan,
         budget: MemoryBudget,
         *,
@@ -87,7 +87,7 @@ class BalancedJoin(SweepJoin):
         self._look_at = 0
 
     @classmethod
-    def sizes_for(cls, master: MasterData, plan: OutputPlan, total_bytes: int) -> BalancedSizes:
+    def sizes_for(cls, master: Master, plan: OutputPlan, total_bytes: int) -> BalancedSizes:
         """The split of `total_bytes` for this master data and stream."""
         rows = (plan.stream_row_bytes, master.row_bytes, master.index_bytes)
         return BalancedSizes.with_hot_rows(total_bytes, *rows, master.pages, master.longest_page_bytes)

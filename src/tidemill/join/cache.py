@@ -14,7 +14,7 @@ from tidemill.join.parts.kernels import Bools, Int64s
 from tidemill.join.parts.needs import needs_of
 from tidemill.join.parts.tally import StepTally
 from tidemill.join.parts.waiting_join import WaitingJoin
-from tidemill.master import MasterData
+from tidemill.master.protocol import Master
 
 
 class CacheJoin(WaitingJoin[CacheSizes]):
@@ -55,7 +55,7 @@ class CacheJoin(WaitingJoin[CacheSizes]):
 
     def __init__(
         self,
-        master: MasterData,
+        master: Master,
         plan: OutputPlan,
         budget: MemoryBudget,
         *,
@@ -83,7 +83,7 @@ class CacheJoin(WaitingJoin[CacheSizes]):
         self._next_hot_rows: HotRows | None = None
 
     @staticmethod
-    def sizes_for(master: MasterData, plan: OutputPlan, total_bytes: int) -> CacheSizes:
+    def sizes_for(master: Master, plan: OutputPlan, total_bytes: int) -> CacheSizes:
         """The split of `total_bytes` for this master data and stream."""
         return CacheSizes.from_budget(total_bytes, **needs_of(master, plan))
 

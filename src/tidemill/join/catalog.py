@@ -23,7 +23,7 @@ from tidemill.join.reference import ReferenceJoin
 from tidemill.join.ssij import SsijJoin
 from tidemill.join.tide import TideJoin
 from tidemill.join.x_hybrid import XHybridJoin
-from tidemill.master import MasterData
+from tidemill.master.protocol import Master
 
 JOINS: dict[str, type[SemiStreamJoin]] = {
     join.name: join
@@ -46,7 +46,7 @@ JOINS: dict[str, type[SemiStreamJoin]] = {
 
 def make_join(
     name: str,
-    master: MasterData,
+    master: Master,
     stream_schema: pa.Schema,
     *,
     stream_key: str | Sequence[str] | None = None,
@@ -104,7 +104,7 @@ def make_join(
     return join_for(plan_for(stream_schema))
 
 
-def _check_condition(name: str, condition: Condition, stream_schema: pa.Schema, master: MasterData) -> None:
+def _check_condition(name: str, condition: Condition, stream_schema: pa.Schema, master: Master) -> None:
     who_can = sorted(n for n, kind in JOINS.items() if getattr(kind, "takes_conditions", False))
     if name not in who_can:
         raise refuse_conditions(name, who_can)

@@ -8,7 +8,7 @@ from tidemill.join.output import OutputPlan
 from tidemill.join.paper_sizes import PAPER_SIZES
 from tidemill.join.parts.needs import Needs, WaitingSizes, needs_of
 from tidemill.join.parts.waiting_join import WaitingJoin
-from tidemill.master import MasterData
+from tidemill.master.protocol import Master
 
 _PARTITION_BYTES = PAPER_SIZES["hybrid"].disk_buffer_bytes or 0
 
@@ -71,12 +71,12 @@ class HybridJoin(WaitingJoin[HybridSizes]):
     name: ClassVar[str] = "hybrid"
 
     def __init__(
-        self, master: MasterData, plan: OutputPlan, budget: MemoryBudget, *, sizes: HybridSizes | None = None
+        self, master: Master, plan: OutputPlan, budget: MemoryBudget, *, sizes: HybridSizes | None = None
     ) -> None:
         super().__init__(master, plan, budget, sizes or self.sizes_for(master, plan, budget.left_bytes))
 
     @staticmethod
-    def sizes_for(master: MasterData, plan: OutputPlan, total_bytes: int) -> HybridSizes:
+    def sizes_for(master: Master, plan: OutputPlan, total_bytes: int) -> HybridSizes:
         """The split of `total_bytes` for this master data and stream."""
         return HybridSizes.from_budget(total_bytes, **needs_of(master, plan))
 

@@ -11,7 +11,7 @@ from tidemill.join.parts.needs import BufferSizes, Needs, needs_of
 from tidemill.join.parts.page_matches import ranges_in_pages
 from tidemill.join.parts.paged_join import PagedJoin
 from tidemill.join.parts.tally import StepTally
-from tidemill.master import MasterData
+from tidemill.master.protocol import Master
 
 _MOST_DISK_BUFFER_BYTES = 2**20  # 64 rows a step: their reads are not shared, more would add nothing
 
@@ -68,12 +68,12 @@ class InlJoin(PagedJoin[InlSizes]):
     name: ClassVar[str] = "inl"
 
     def __init__(
-        self, master: MasterData, plan: OutputPlan, budget: MemoryBudget, *, sizes: InlSizes | None = None
+        self, master: Master, plan: OutputPlan, budget: MemoryBudget, *, sizes: InlSizes | None = None
     ) -> None:
         super().__init__(master, plan, budget, sizes or self.sizes_for(master, plan, budget.left_bytes))
 
     @staticmethod
-    def sizes_for(master: MasterData, plan: OutputPlan, total_bytes: int) -> InlSizes:
+    def sizes_for(master: Master, plan: OutputPlan, total_bytes: int) -> InlSizes:
         """The split of `total_bytes` for this master data and stream."""
         return InlSizes.from_budget(total_bytes, **needs_of(master, plan))
 

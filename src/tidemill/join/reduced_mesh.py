@@ -5,7 +5,7 @@ from typing import ClassVar
 from tidemill.join.mesh_sizes import MeshSizes
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.sweep import SweepJoin
-from tidemill.master import MasterData
+from tidemill.master.protocol import Master
 
 PARTITIONS = 64
 """Parts of the queue by default: fine enough that room comes often, coarse enough that each is a real batch."""
@@ -42,7 +42,7 @@ class ReducedMeshJoin(SweepJoin):
     name: ClassVar[str] = "reduced_mesh"
 
     @classmethod
-    def sizes_for(cls, master: MasterData, plan: OutputPlan, total_bytes: int) -> MeshSizes:
+    def sizes_for(cls, master: Master, plan: OutputPlan, total_bytes: int) -> MeshSizes:
         """The split of `total_bytes` for this master data and stream, with `PARTITIONS` partitions."""
         return MeshSizes.from_budget(
             total_bytes,

@@ -8,8 +8,8 @@ from tidemill.core.memory import MemoryBudget
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.snapshots import pack, unpack
 from tidemill.join.protocol import SemiStreamJoin, StepReport
-from tidemill.master import MasterData
 from tidemill.master.batches import one_batch
+from tidemill.master.protocol import Master
 
 _ROOM_ROWS = 1000
 
@@ -19,7 +19,7 @@ class ReferenceJoin(SemiStreamJoin):
 
     name: ClassVar[str] = "reference"
 
-    def __init__(self, master: MasterData, plan: OutputPlan, budget: MemoryBudget) -> None:
+    def __init__(self, master: Master, plan: OutputPlan, budget: MemoryBudget) -> None:
         self.plan = plan
         self._master = master
         budget.reserve("master", master.rows * master.row_bytes)

@@ -16,7 +16,7 @@ from tidemill.join.parts.needs import Needs, WaitingSizes, needs_of
 from tidemill.join.parts.page_matches import ranges_in_pages
 from tidemill.join.parts.tally import StepTally
 from tidemill.join.parts.waiting_join import WaitingJoin
-from tidemill.master import MasterData
+from tidemill.master.protocol import Master
 
 _BLOCKS_PER_STEP = 8
 _BLOCK_BYTES = PAPER_SIZES["ssij"].disk_buffer_bytes or 0
@@ -106,7 +106,7 @@ class SsijJoin(WaitingJoin[SsijSizes]):
     name: ClassVar[str] = "ssij"
 
     def __init__(
-        self, master: MasterData, plan: OutputPlan, budget: MemoryBudget, *, sizes: SsijSizes | None = None
+        self, master: Master, plan: OutputPlan, budget: MemoryBudget, *, sizes: SsijSizes | None = None
     ) -> None:
         sizes = sizes or self.sizes_for(master, plan, budget.left_bytes)
         # Arrivals, pending and the disk buffer are held by the base.
@@ -129,7 +129,7 @@ class SsijJoin(WaitingJoin[SsijSizes]):
         )
 
     @staticmethod
-    def sizes_for(master: MasterData, plan: OutputPlan, total_bytes: int) -> SsijSizes:
+    def sizes_for(master: Master, plan: OutputPlan, total_bytes: int) -> SsijSizes:
         """The split of `total_bytes` for this master data and stream."""
         return SsijSizes.from_budget(total_bytes, **needs_of(master, plan))
 

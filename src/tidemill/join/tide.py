@@ -1,6 +1,5 @@
 """TIDE: hot rows, rows that wait by place on disk, and reads that go where most of them wait."""
 
-from collections import deque
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,71 +11,75 @@ from tidemill.core.memory import MemoryBudget
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.arrivals import Arrivals
 from tidemill.join.parts.frequency import FrequencySketch
-from tidemill.join.parts.kernels import Bools, Int64s
+from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.keys import stream_keys
-from tidemill.join.parts.leaving import Leaving, count_fates, pairs_per
-from tidemill.join.parts.regions import Regions
+from tidemill.join.parts.leaving import Leaving, count_fates
+from tidemill.join.parts.region_join import RegionJoin
 from tidemill.join.parts.row_cache import RowCache
 from tidemill.join.parts.service import Service
 from tidemill.join.parts.snapshots import pack, unpack
 from tidemill.join.parts.split import Split
 from tidemill.join.parts.tally import StepTally
-from tidemill.join.parts.waiting_room import REGION_BYTES, WaitingRoom
-from tidemill.join.protocol import SemiStreamJoin, StepReport
+from tidemill.join.protocol import StepReport
 from tidemill.join.tide_sizes import TideSizes
-from tidemill.master import MasterData
 from tidemill.master.batches import one_batch
-from tidemill.master.rows import RowLayout
+from tidemill.master.protocol import Master
 
-_RESERVED = ("arrivals", "hot_rows", "sketch", "waiting", "disk_buffer", "index", "output")
 _PIECE_ROWS = 16_384  # probed together: their hot rows fit the second-level cache while columns are gathered
-_NOBODY = np.empty(0, dtype=np.int64)
-_STAGING_SHARE = 0.4  # of the output reservation; the columns that staged rows become take the rest
 
 
-class TideJoin(SemiStreamJoin):
-    """Ours: probe hot rows, let misses wait by place on disk, read where most rows wait.
+class TideJoin(RegionJoin):
+    """Ours, and the default: hot rows in memory, and reads that go where most rows wait.
 
-    (docstring to be written)
+    Stream rows first meet the master rows that are asked for most; most of them leave at once. The others wait,
+    grouped by the stretch of the disk in which their master row lies. As soon as the room is full, stretches are
+    read for which most rows wait, and in turn those whose rows wait longest; each read serves all rows that wait for
+    it, and the next is under way meanwhile. Rows that are read for codes met often become hot; codes met often that
+    do not exist are remembered too. How much of the memory is for hot rows and how much for waiting ones follows from
+    what a byte saves on either side, counted as the stream goes.
+
+    ```
+    stream ──▶ hot? ──yes──────────────────────────────▶ output
+                 │no                                       ▲
+                 ▼                                         │ staged, then made into columns together
+          waiting by region  ──most rows, oldest──▶ read ──┤
+                                                           └─▶ met often: hot
+    ```
+    Since rows leave whenever their stretch is read, the room holds on average half of the rows that come during one
+    turn over the disk: a window that keeps each row for a whole turn (MESHJOIN) needs twice the memory for the same
+    reads. Good everywhere; with a uniform stream it becomes a sweep, with a skewed one a cache, with few waiting rows
+    it reads single pages. Poor when output must be in stream order (`ordered=True` holds it back).
+
+    Memory: small fixed parts for arrivals, disk buffer, sketch and output, the index of the store, and all else for
+    hot and waiting rows. Rows stay rows (`master/rows.py`) until they leave. A change of that split empties the room
+    and forgets hot rows, so there are few.
+
+    Args:
+        master: What the stream is joined with.
+        plan: What leaves, and for which rows.
+        budget: Where everything held is reserved.
+        sizes: The split of the budget; `sizes_for` what is left of it if None.
     """
 
     name: ClassVar[str] = "tide"
 
     def __init__(
-        self, master: MasterData, plan: OutputPlan, budget: MemoryBudget, *, sizes: TideSizes | None = None
+        self, master: Master, plan: OutputPlan, budget: MemoryBudget, *, sizes: TideSizes | None = None
     ) -> None:
-        self.plan = plan
-        self.sizes = sizes or self.sizes_for(master, plan, budget.left_bytes)
-        self.budget = budget
-        self._master = master
-        self._layout: RowLayout = master.layout
-        self._multiplies = plan.how in ("inner", "left")
-        self._copies = self._multiplies and bool(plan.chosen_columns)
-        self._pairs_per = pairs_per(plan)
-        for name in _RESERVED:
-            budget.reserve(name, getattr(self.sizes, f"{name}_bytes"))
-        self._regions = Regions(master, self.sizes.region_pages)
+        super().__init__(master, plan, budget, sizes or self.sizes_for(master, plan, budget.left_bytes))
+        self._split = Split()
+        self._resize_to: float | None = None
         self._clear()
         # Held by hot rows and sketch: they only make the join faster.
         self._hot = self._no_hot_rows()
-        self._split = Split()
-        self._resize_to: float | None = None
         self._sketch = FrequencySketch(self.sizes.sketch_bytes)
         self._counted = 0
         self._miss_share = 1.0
-        # Held by output
-        staging_bytes = int(self.sizes.output_bytes * _STAGING_SHARE)
-        self._staging = np.empty(staging_bytes // 8, dtype=np.uint64).view(np.uint8)
-        self._used_since_return = 0
 
     def _no_hot_rows(self) -> RowCache:
         row_bytes = max(self._master.row_bytes, self._layout.least_row_bytes)
         keeps_rows = bool(self.plan.master_columns)
         return RowCache(self.sizes.hot_rows_bytes, row_bytes, self._layout, keeps_rows=keeps_rows)
-
-    def _no_waiting_rows(self) -> WaitingRoom:
-        layout = RowLayout.of(self.plan.stream_schema)
-        return WaitingRoom(self.sizes.waiting_bytes, layout, len(self._regions), self.plan.stream_row_bytes)
 
     def _clear(self) -> None:
         """Nothing has arrived, nothing waits."""
@@ -86,16 +89,11 @@ class TideJoin(SemiStreamJoin):
         self._probed: pa.RecordBatch | None = None
         self._leaving: Leaving | None = None
         self._given_of_first = 0
-        # Held by waiting
-        self._room = self._no_waiting_rows()
-        self._given: dict[int, int] = {}
-        # Held by the disk buffer
-        self._services: deque[Service] = deque()
-        self._turn = 0
         self._probed_since = 0
+        self._clear_waiting()
 
     @classmethod
-    def sizes_for(cls, master: MasterData, plan: OutputPlan, total_bytes: int) -> TideSizes:
+    def sizes_for(cls, master: Master, plan: OutputPlan, total_bytes: int) -> TideSizes:
         """The split of `total_bytes` for this master data and stream."""
         return TideSizes.from_budget(master, plan, total_bytes)
 
@@ -119,8 +117,8 @@ class TideJoin(SemiStreamJoin):
         self._rows_in = self._output_bytes = 0
         pages_before, bytes_before = self._master.pages_read, self._master.bytes_read
         # What was read is used up first: rows that it serves do not wait for rows that come later.
-        is_serving = bool(self._services) and self._services[0].page is not None
-        if self._leaving is None and (is_serving or not self._probe(tally)) and self._room.waiting_rows:
+        if self._leaving is None and (self._is_serving or not self._probe(tally)) and self._room.waiting_rows:
+            self._probed_since = 0
             self._serve(tally)
         if self._leaving is not None:
             self._put_out_hits(self._leaving, tally)
@@ -128,9 +126,8 @@ class TideJoin(SemiStreamJoin):
             self._read_ahead()
         tally.counts["pages_read"] = self._master.pages_read - pages_before
         tally.counts["bytes_read"] = self._master.bytes_read - bytes_before
-        held_bytes = self._held_bytes()
-        self._return_freed_memory(held_bytes["output"])
-        return tally.report(held_bytes)
+        self._return_freed_memory()
+        return tally.report(self._held_bytes())
 
     @property
     def _is_overdue(self) -> bool:
@@ -148,7 +145,9 @@ class TideJoin(SemiStreamJoin):
         """Rows of the next piece: as many as could wait if no more of them missed than of late."""
         rows = min(_PIECE_ROWS, self._arrivals.rows, max(1, int(self._room.free_rows / self._miss_share)))
         row_bytes = self._arrivals.next_row_bytes() + 8 + self._room.layout.fixed_bytes
-        while rows and not self._room.fits(int(rows * self._miss_share) or 1, int(rows * self._miss_share * row_bytes)):
+        while rows and not self._room.fits(
+            int(rows * self._miss_share) or 1, int(rows * self._miss_share * row_bytes)
+        ):
             rows //= 2
         return rows
 
@@ -218,7 +217,9 @@ class TideJoin(SemiStreamJoin):
         fitting = len(misses)
         encoded, at = self._room.layout.encode(batch.take(misses))
         while not self._room.fits(fitting, int(at[fitting])):
-            fitting = min(fitting - 1, self._room.free_rows) if fitting > self._room.free_rows else fitting // 2
+            fitting = (
+                min(fitting - 1, self._room.free_rows) if fitting > self._room.free_rows else fitting // 2
+            )
         until = batch.num_rows if fitting == len(misses) else int(misses[fitting])
         return (encoded, at[: fitting + 1]), until
 
@@ -251,11 +252,6 @@ class TideJoin(SemiStreamJoin):
         )  # fmt: skip
         self._given_of_first = 0
 
-    def _are_met(self, stream_rows: pa.RecordBatch, rows: Any, at: Int64s) -> Bools:
-        """Where equal codes are equal keys."""
-        key = self.plan.stream_key
-        return key.is_met(stream_rows, self._layout.decode(rows, at, key.form.columns))
-
     def _put_out_hits(self, leaving: Leaving, tally: StepTally) -> None:
         limit = self.sizes.output_bytes - len(self._staging)
         with tally.timed("assemble"):
@@ -270,151 +266,38 @@ class TideJoin(SemiStreamJoin):
     def _stream_bytes(self, batch: pa.RecordBatch) -> int:
         return max(1, -(-batch.nbytes // max(1, batch.num_rows)))
 
-    # Waiting rows meet the disk.
+    # Waiting rows meet the disk (`parts/region_join.py`).
 
-    def _serve(self, tally: StepTally) -> None:
-        """Match what was read, read after read, until output is full or the pages of a step are used up."""
-        self._probed_since = pages = 0
-        filled = np.zeros(2, dtype=np.int64)
-        leaving: list[tuple[Int64s, Int64s, Bools | None]] = []
-        while self._read_ahead():
-            service = self._services[0]
-            if service.page is None:
-                pages += len(service.pages)
-                if pages > self.sizes.pages_per_step:
-                    break
-                with tally.timed("read"):
-                    start, matches = service.arrive(self._master)
-                self._read_ahead()
-                with tally.timed("match"):
-                    self._meet(service, start, matches)
-            with tally.timed("stage"):
-                leaving.append(self._stage(service, filled, tally))
-            if not service.is_piece_over:
-                break
-            self._end_piece(service)
-            if self._arrivals.rows and self._resize_to is None and self._has_room():
-                break
-        with tally.timed("assemble"):
-            self._put_out_served(leaving, tally)
-        self._output_bytes = int(filled[0])
+    def _is_room_enough(self) -> bool:
+        return bool(self._arrivals.rows) and self._resize_to is None and self._has_room()
 
-    def _stage(
-        self, service: Service, filled: Int64s, tally: StepTally
-    ) -> tuple[Int64s, Int64s, Bools | None]:
-        """Slots, staged matches and, where no master columns leave, whether there is one; settles who is finished."""
-        begin = service.next_row
-        rows, at = service.stage(self._pairs_per, self._layout, self._staging, filled, self._waiting_bytes)
-        matched = None if self._copies else (service.matches + service.given)[rows] > 0
-        if service.is_last_piece:
-            self._settle(service, slice(begin, service.next_row), tally)
-        return service.slots[rows], at, matched
+    def _began(self, regions: int, rows: int, pages: Int64s) -> None:
+        period = self._split.period
+        period.services += regions
+        period.served_rows += rows
+        period.bytes_read += self._master.rows_buffer_bytes(pages)
 
-    def _end_piece(self, service: Service) -> None:
-        if service.is_last_piece:
-            self._services.popleft()
-        else:
-            service.begin(self._master)
-
-    def _put_out_served(
-        self, leaving: list[tuple[Int64s, Int64s, Bools | None]], tally: StepTally
-    ) -> None:
-        slots = np.concatenate([part[0] for part in leaving]) if leaving else _NOBODY
-        if not len(slots):
-            return
-        # Slots were given back already: their rows stay where they are until others come.
-        stream_rows = self._room.decode(slots)
-        if self._copies:
-            at = np.concatenate([part[1] for part in leaving])
-            master_rows = self._layout.decode(self._staging, at, self.plan.chosen_columns)
-            tally.outputs.append(self.plan.assemble(stream_rows, master_rows, at >= 0))
-        else:
-            matched = np.concatenate([part[2] for part in leaving if part[2] is not None])
-            tally.outputs.append(self.plan.assemble(stream_rows, None, matched))
-
-    def _settle(self, service: Service, rows: slice, tally: StepTally) -> None:
-        matched = int(np.count_nonzero(service.matches[rows] + service.given[rows]))
-        count_fates(self.plan, matched, rows.stop - rows.start - matched, "disk_matches", tally)
-        self._room.release(service.slots[rows])
-
-    @property
-    def _waiting_bytes(self) -> int:
-        return max(self.plan.stream_row_bytes, self._room.layout.least_row_bytes)
-
-    def _read_ahead(self) -> bool:
-        """Keep a read under way for the regions that should be served next; False when nobody waits."""
-        while len(self._services) < 2 and len(regions := self._choose()):
-            self._begin_service(regions)
-        return bool(self._services)
-
-    def _choose(self) -> Int64s:
-        """Regions in the order in which they lie on disk: those whose rows wait longest, and those with most rows."""
-        most = self.sizes.regions_per_read
-        self._turn = (self._turn + 1) % 2
-        oldest = (most + self._turn) // 2
-        waiting = self._room.choose(oldest, most - oldest)
-        pages = self._regions.first_page[waiting + 1] - self._regions.first_page[waiting]
-        if int(pages.sum()) > self.sizes.pages_per_read:
-            fitting = np.searchsorted(np.cumsum(pages), self.sizes.pages_per_read, side="right")
-            waiting = waiting[: max(1, int(fitting))]
-        return np.sort(waiting)
-
-    def _begin_service(self, regions: Int64s) -> None:
-        rows = self._room.count[regions].astype(np.int64)
-        slots, codes = self._room.pop(regions)
-        given = np.zeros(len(slots), dtype=np.int64)
-        if self._given:
-            given[:] = [self._given.pop(slot, 0) for slot in slots.tolist()]
-        pages = self._regions.pages_for(regions, rows, codes)
-        groups = np.append(self._regions.first_page[regions], self._regions.first_page[regions[-1] + 1]), rows
-        service = Service(slots, codes, pages, given, self.sizes.pages_per_read, groups=groups)
-        service.begin(self._master)
-        self._services.append(service)
-        self._split.period.services += len(regions)
-        self._split.period.served_rows += len(slots)
-        self._split.period.bytes_read += self._master.buffer_bytes(pages)
-
-    def _meet(self, service: Service, start: Int64s, matches: Int64s) -> None:
-        """Confirm matches by their real keys, and keep the rows of codes that are met often."""
-        if service.page:
-            if self.plan.stream_key.form.is_hashed:
-                self._confirm(service, start, matches)
-            if not service.is_long and not self._hot.is_full:
-                page = (service.page.buffer, service.page.at)
-                self._hot.admit(*page, start, matches, service.codes, self._sketch.estimate(service.codes))
-        service.meet(start, matches)
-
-    def _confirm(self, service: Service, start: Int64s, matches: Int64s) -> None:
-        """Take back matches of codes whose key is another one in the store."""
-        found = np.flatnonzero(matches)
-        stream_rows = self._room.decode(service.slots[found])
-        met = self._are_met(stream_rows, service.page.buffer, service.page.at[start[found]])
-        matches[found[~met]] = 0
+    def _keep(self, service: Service, start: Int64s, matches: Int64s) -> None:
+        if not self._hot.is_full:
+            page = (service.page.buffer, service.page.at)
+            self._hot.admit(*page, start, matches, service.codes, self._sketch.estimate(service.codes))
 
     # What waits, for a snapshot.
 
     def snapshot(self) -> bytes:
         """What arrived, waits or is on its way out. Hot rows are left out: they only make the join faster."""
-        long = [service for service in self._services if service.is_long]
-        short = [service for service in self._services if not service.is_long]
-        slots = [self._room.waiting_slots(), *(service.slots[service.rows_left] for service in short)]
-        given = [np.array([self._given.get(slot, 0) for slot in slots[0].tolist()], dtype=np.int64)]
-        given += [(service.given + service.given_now())[service.rows_left] for service in short]
-        waiting = np.concatenate(slots)
+        waiting, waiting_facts = self._waiting_parts()
         facts: dict[str, Any] = {
             "join": self.name,
             "setting": self._setting(),
             "rows_in": self._rows_in,
             "given_of_first": self._leaving.next_match if self._leaving else self._given_of_first,
-            "long": [_long_facts(service) for service in long],
+            "hot_share": self._split.share,
+            **waiting_facts,
         }
-        parts = {
-            "arrivals": one_batch(self._arrivals.batches(), self.plan.stream_schema),
-            "leaving": self._leaving.stream_rows() if self._leaving else one_batch([], self.plan.stream_schema),
-            "long": self._room.decode(np.concatenate([waiting[:0], *(s.slots[s.rows_left] for s in long)])),
-            "waiting": self._room.decode(waiting),
-            "given": pa.RecordBatch.from_arrays([pa.array(np.concatenate(given))], ["given"]),
-        }
+        leaving = self._leaving.stream_rows() if self._leaving else one_batch([], self.plan.stream_schema)
+        arrivals = one_batch(self._arrivals.batches(), self.plan.stream_schema)
+        parts = {"arrivals": arrivals, "leaving": leaving, **waiting}
         return pack(facts, parts)
 
     def restore(self, snapshot: bytes) -> None:
@@ -426,65 +309,26 @@ class TideJoin(SemiStreamJoin):
                 next_move="restore into a join with the same master version, columns and kind",
             )
         self._clear()
+        if facts["hot_share"] != self._split.share:  # what waited then must find room now
+            self._split.share = facts["hot_share"]
+            self._resize(facts["hot_share"])
         self._resize_to = None
         for name in ("leaving", "arrivals"):
             if parts[name].num_rows:
                 self._arrivals.add(parts[name])
         self._rows_in, self._given_of_first = facts["rows_in"], facts["given_of_first"]
-        begin = 0
-        for rows, *service in facts["long"]:
-            self._restore_long(parts["long"].slice(begin, rows), *service)
-            begin += rows
-        slots = self._push_again(parts["waiting"])
-        given = parts["given"].column(0).to_numpy()
-        self._given = dict(zip(slots[given > 0].tolist(), given[given > 0].tolist(), strict=True))
-
-    def _push_again(self, rows: pa.RecordBatch) -> Int64s:
-        """The slots of rows that wait again; a fresh room hands slots out in order."""
-        first = self._room.next_slot
-        if rows.num_rows:
-            codes, _ = stream_keys(rows, self.plan.stream_key)
-            self._room.push(codes, self._regions.of(codes), *self._room.layout.encode(rows))
-        return np.arange(first, first + rows.num_rows)
-
-    def _restore_long(self, rows: pa.RecordBatch, pages: list[int], given: list[int], here: list[int]) -> None:
-        slots = self._push_again(rows)
-        codes = self._room.codes(slots)
-        self._room.pop(np.unique(self._regions.of(codes)))
-        left, given_, here_ = (np.array(numbers, dtype=np.int64) for numbers in (pages, given, here))
-        service = Service(slots, codes, left, given_, self.sizes.pages_per_read, here_)
-        service.is_long = True
-        service.begin(self._master)
-        self._services.append(service)
+        self._restore_waiting(facts, parts)
 
     def _setting(self) -> str:
         return f"{self._master.identity} {self.plan.how} {self.plan.stream_key} {self.plan.output_schema}"
 
-    def _return_freed_memory(self, used_bytes: int) -> None:
-        """Let Arrow's allocator give back what it keeps."""
-        self._used_since_return += used_bytes
-        if self._used_since_return > self.sizes.total_bytes:
-            self._used_since_return = 0
-            pa.default_memory_pool().release_unused()
-
     def _held_bytes(self) -> dict[str, int]:
-        in_flight = sum(self._master.buffer_bytes(service.pages) for service in self._services)
         return {
             "arrivals": self._arrivals.bytes_held,
             "hot_rows": self._hot.bytes_held,
             "sketch": self._sketch.bytes_held,
-            "waiting": self._room.bytes_held,
-            "disk_buffer": in_flight,
-            "index": self._master.index_bytes + self._regions.bytes_held + len(self._regions) * REGION_BYTES,
-            "output": self._output_bytes + len(self._staging),
+            **self._disk_bytes(),
         }
-
-
-def _long_facts(service: Service) -> list[Any]:
-    rows = service.rows_left
-    given = service.given + service.given_now()
-    numbers = (service.pages_left, given[rows], service.given_here()[rows])
-    return [len(service.slots[rows]), *(part.tolist() for part in numbers)]
 
 
 __all__ = ["TideJoin"]

@@ -8,7 +8,7 @@ from tidemill.join.output import OutputPlan
 from tidemill.join.parts.arrivals import WORK_BYTES_PER_ROW
 from tidemill.join.parts.frequency import LEAST_BYTES as LEAST_SKETCH_BYTES
 from tidemill.join.parts.waiting_room import REGION_BYTES
-from tidemill.master import MasterData
+from tidemill.master.protocol import Master
 
 PAGES_OF_A_REGION = 16
 """256 KiB of 16 KiB pages: the knee of the measured read times."""
@@ -17,7 +17,7 @@ _READS_PER_STEP = 8
 _MOST_ARRIVALS_BYTES = 5 * 2**19
 _MOST_OUTPUT_BYTES = 9 * 2**19
 _INDEX_BYTES_OF_A_REGION = REGION_BYTES + 16
-_PARTS = ("arrivals", "hot_rows", "sketch", "waiting", "disk_buffer", "index", "output")
+RESERVED = ("arrivals", "hot_rows", "sketch", "waiting", "disk_buffer", "index", "output")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +57,13 @@ class TideSizes:
 
     @property
     def total_bytes(self) -> int:
-        return sum(getattr(self, f"{part}_bytes") for part in _PARTS)
+        return sum(getattr(self, f"{part}_bytes") for part in RESERVED)
 
     @classmethod
-    def from_budget(cls, master: MasterData, plan: OutputPlan, total_bytes: int) -> "TideSizes":
+    def from_budget(cls, master: Master, plan: OutputPlan, total_bytes: int) -> "TideSizes":
         """The split of `total_bytes`: small parts for what only passes through, the rest for hot and waiting rows."""
         stream_row = plan.stream_row_bytes + 24
-        page_bytes = master.buffer_bytes([0]) if master.pages else 4096
-        longest = max(page_bytes, master.longest_page_bytes + 4096)
+        longest = _longest_page_bytes(master)
         output_row = 3 * (stream_row + max(master.row_bytes, master.longest_page_bytes))
         least = {
             "arrivals": 2 * (stream_row + WORK_BYTES_PER_ROW),
@@ -86,13 +85,13 @@ class TideSizes:
             )
         # Regions need less index than pages: what is counted too much for the least budget comes back here.
         region_pages = 1
-        while region_pages < PAGES_OF_A_REGION and 2 * region_pages * longest * 6 <= spare:
+        while region_pages < PAGES_OF_A_REGION and 12 * region_pages * longest <= spare:
             region_pages *= 2
         regions = -(-master.pages // region_pages)
         index = master.index_bytes + regions * _INDEX_BYTES_OF_A_REGION + 64
         spare += least["index"] - index
-        region_bytes = region_pages * longest
-        regions_per_read = max(1, min(_MOST_REGIONS_PER_READ, spare // (14 * region_bytes)))
+        region_bytes = region_pages * (longest - 4096) + 4096  # read together: aligned once
+        regions_per_read = max(1, min(_MOST_REGIONS_PER_READ, spare // (5 * region_bytes)))
         parts = {
             "arrivals_bytes": least["arrivals"] + min(spare // 16, _MOST_ARRIVALS_BYTES),
             "sketch_bytes": least["sketch"] + spare // 20,
@@ -112,4 +111,10 @@ class TideSizes:
         )
 
 
-__all__ = ["TideSizes"]
+def _longest_page_bytes(master: Master) -> int:
+    """Memory that reading a page takes at most, with what is held beside its rows."""
+    beside = master.rows_buffer_bytes([0]) - master.longest_page_bytes if master.pages else 0
+    return master.longest_page_bytes + max(4096, beside)
+
+
+__all__ = ["RESERVED", "TideSizes"]

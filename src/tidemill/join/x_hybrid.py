@@ -14,7 +14,7 @@ from tidemill.join.parts.needs import Needs, WaitingSizes, needs_of
 from tidemill.join.parts.page_matches import KeyedRows
 from tidemill.join.parts.tally import StepTally
 from tidemill.join.parts.waiting_join import WaitingJoin
-from tidemill.master import MasterData
+from tidemill.master.protocol import Master
 
 _PARTITION_BYTES = PAPER_SIZES["x_hybrid"].disk_buffer_bytes or 0
 
@@ -80,7 +80,7 @@ class XHybridJoin(WaitingJoin[XHybridSizes]):
     name: ClassVar[str] = "x_hybrid"
 
     def __init__(
-        self, master: MasterData, plan: OutputPlan, budget: MemoryBudget, *, sizes: XHybridSizes | None = None
+        self, master: Master, plan: OutputPlan, budget: MemoryBudget, *, sizes: XHybridSizes | None = None
     ) -> None:
         sizes = sizes or self.sizes_for(master, plan, budget.left_bytes)
         # Arrivals, pending and the half that swaps are held by the base.
@@ -92,7 +92,7 @@ class XHybridJoin(WaitingJoin[XHybridSizes]):
         self._owes_partition = False
 
     @staticmethod
-    def sizes_for(master: MasterData, plan: OutputPlan, total_bytes: int) -> XHybridSizes:
+    def sizes_for(master: Master, plan: OutputPlan, total_bytes: int) -> XHybridSizes:
         """The split of `total_bytes` for this master data and stream."""
         return XHybridSizes.from_budget(total_bytes, **needs_of(master, plan))
 

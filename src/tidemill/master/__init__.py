@@ -1,5 +1,6 @@
-"""Master data bigger than memory: Arrow pages sorted by key, a sparse index, versions."""
+"""Master data bigger than memory: rows in pages by key, a sparse index, versions; or a table of a database."""
 
+from tidemill.master.protocol import Master
 from tidemill.master.store import MasterData
 
-__all__ = ["MasterData"]
+__all__ = ["Master", "MasterData"]

@@ -57,7 +57,8 @@ class KeyForm:
         types = tuple(schema.field(name).type for name in columns)
         for name, kind in zip(columns, types, strict=True):
             _family(kind, name)
-        is_own_code = len(columns) == 1 and pa.types.is_integer(types[0])
+        # Not those of 64 bits without a sign: half of them are beyond an int64.
+        is_own_code = len(columns) == 1 and pa.types.is_integer(types[0]) and types[0] != pa.uint64()
         return cls(tuple(columns), types, "identity" if is_own_code else "hash64")
 
     @classmethod
@@ -155,6 +156,8 @@ def _family(kind: pa.DataType, name: str) -> str:
 
 def _aligned(column: "pa.Array[Any]", wanted: pa.DataType) -> "pa.Array[Any]":
     column = plain(column)
+    if wanted == pa.uint64():
+        return _exact(column, pa.decimal256(_MOST_DECIMAL_DIGITS, 0))
     if pa.types.is_integer(wanted):
         return _as_int64(column)
     if pa.types.is_decimal(wanted):

@@ -116,6 +116,20 @@ class Master(Protocol):
     def begin_read(self, first_page: int, pages: int) -> PendingRows:
         """The same, where the read may go on while the caller works."""
 
+    def begin_pages(self, pages: Int64s) -> PendingRows:
+        """Any pages as rows in one buffer, codes ascending within each."""
+
+    def rows_buffer_bytes(self, pages: Sequence[int] | Int64s) -> int:
+        """Memory that `begin_pages` takes for these pages."""
+
+    @property
+    def first_codes(self) -> Int64s:
+        """Code with which each page begins, for pages in order of key."""
+
+    @property
+    def continues(self) -> npt.NDArray[np.bool_]:
+        """Whether the page before ends with the code with which a page begins."""
+
     def buffer_bytes(self, pages: Sequence[int] | Int64s) -> int:
         """Memory that `read_pages` takes for these pages."""
 

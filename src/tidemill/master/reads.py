@@ -40,6 +40,22 @@ class PageRows:
     """Number of the first row of each page, and of all rows."""
 
 
+@dataclass(frozen=True)
+class _Job:
+    """One read: what is wanted, where it lies, and the memory that it fills."""
+
+    pages: "Pages"
+    begin: Int64s
+    """Block with which each page begins in the buffer, and the end of the last."""
+    offset: npt.NDArray[np.uint32]
+    file: npt.NDArray[np.uint16]
+    stretches: list[tuple[int, int]]
+    buffer: UInt8s
+    page_start: Int64s
+    found: Int64s
+    """Codes and places of rows."""
+
+
 class Reading:
     """Rows on their way: read in a thread, or when they are asked for."""
 
@@ -99,10 +115,9 @@ class PageReader:
         """The pages' rows, on their way into one buffer."""
         if self._pool is None:
             return Reading(self, pages, None)
-        begin = self._begins(pages)
-        # By the caller's thread: Arrow's allocator keeps what it frees for each thread apart, 50 MB with 16 of them.
-        buffer = self._room(int(begin[-1]) * PAGE_ALIGNMENT_BYTES)
-        return Reading(self, pages, self._pool.submit(self._fetch_into, buffer, begin, pages))
+        # All that needs the interpreter, and all memory, by the caller's thread: a reader that waits for the
+        # interpreter stops reading, and Arrow's allocator keeps what it frees for each thread apart.
+        return Reading(self, pages, self._pool.submit(self._finish, self._prepare(pages)))
 
     def in_runs(self, pages: Int64s) -> Iterator[PageRows]:
         """The pages in the order asked for, in runs of neighbours; at most `reads_in_flight` are read ahead."""
@@ -124,25 +139,29 @@ class PageReader:
 
     def fetch(self, pages: Pages, *, in_flight: bool = False) -> PageRows:
         """The rows of pages, read and verified by this thread and, with `in_flight`, read by those of the pool."""
+        if not in_flight or self._pool is None:
+            return self._finish(self._prepare(pages))
+        job = self._prepare(pages, _RUN_BLOCKS)
+        deque(self._pool.map(lambda stretch: self._fill(job, stretch), job.stretches), maxlen=0)
+        return self._opened(job)
+
+    def _prepare(self, pages: Pages, most_blocks: int | None = None) -> "_Job":
+        """What reading the pages takes; stretches of neighbours no longer than that."""
         begin = self._begins(pages)
-        buffer = self._room(int(begin[-1]) * PAGE_ALIGNMENT_BYTES)
-        return self._fetch_into(buffer, begin, pages, in_flight=in_flight)
-
-    def _fetch_into(
-        self, buffer: UInt8s, begin: Int64s, pages: Pages, *, in_flight: bool = False
-    ) -> PageRows:
-        def fill(stretch: tuple[int, int]) -> None:
-            first, end = (int(begin[n]) * PAGE_ALIGNMENT_BYTES for n in stretch)
-            self._fill(buffer[first:end].data, pages, stretch)
-
-        if in_flight and self._pool is not None:
-            apart = self._is_apart(pages, begin)
-            deque(self._pool.map(fill, stretches(apart, begin, _RUN_BLOCKS)), maxlen=0)
-        elif self._is_in_order and isinstance(pages, slice) and len(begin) > 1:
-            fill((0, len(begin) - 1))  # as is known without a look at the index
+        offset, file = self._index.offset[pages], self._index.file[pages]
+        if self._is_in_order and isinstance(pages, slice) and len(begin) > 1 and most_blocks is None:
+            parts = [(0, len(begin) - 1)]  # as is known without a look at the index
         else:
-            deque(map(fill, stretches(self._is_apart(pages, begin), begin, int(begin[-1]))), maxlen=0)
-        return self._opened(buffer, begin * BLOCK_WORDS, pages)
+            is_apart = self._is_apart(pages, begin)
+            parts = list(stretches(is_apart, begin, most_blocks or int(begin[-1])))
+        found = np.empty((2, (len(begin) - 1) * self._most_rows_of_a_page), dtype=np.int64)
+        buffer = self._room(int(begin[-1]) * PAGE_ALIGNMENT_BYTES)
+        return _Job(pages, begin, offset, file, parts, buffer, np.empty(len(begin), np.int64), found)
+
+    def _finish(self, job: "_Job") -> PageRows:
+        for stretch in job.stretches:
+            self._fill(job, stretch)
+        return self._opened(job)
 
     def count(self, rows: PageRows, seconds: float) -> None:
         self.read_seconds += seconds
@@ -174,30 +193,34 @@ class PageReader:
         skipped = -memory.address % PAGE_ALIGNMENT_BYTES if self.direct else 0
         return np.frombuffer(memoryview(memory), np.uint8, size_bytes, skipped)
 
-    def _fill(self, room: memoryview, pages: Pages, stretch: tuple[int, int]) -> None:
+    def _fill(self, job: "_Job", stretch: tuple[int, int]) -> None:
         """Read pages that are neighbours on disk."""
-        first, file = (int(column[pages][stretch[0]]) for column in (self._index.offset, self._index.file))
+        first, end = stretch
+        begin = int(job.begin[first]) * PAGE_ALIGNMENT_BYTES
+        room = job.buffer[begin : int(job.begin[end]) * PAGE_ALIGNMENT_BYTES].data
         try:
-            done = self._files.read_into(room, file, first * PAGE_ALIGNMENT_BYTES)
+            offset = int(job.offset[first]) * PAGE_ALIGNMENT_BYTES
+            done = self._files.read_into(room, int(job.file[first]), offset)
         except OSError as error:
-            raise self._corrupt(pages, stretch[0], f"cannot be read: {error}") from error
+            raise self._corrupt(job.pages, first, f"cannot be read: {error}") from error
         if done < len(room):
-            ends = self._begins(pages)[stretch[0] + 1 :] - self._begins(pages)[stretch[0]]
-            cut = int(np.searchsorted(ends * PAGE_ALIGNMENT_BYTES, done, side="right"))
-            missing = int(ends[cut]) * PAGE_ALIGNMENT_BYTES - done
-            raise self._corrupt(pages, stretch[0] + cut, f"is cut: the file ends {missing} bytes too early")
+            ends = (job.begin[first + 1 :] - job.begin[first]) * PAGE_ALIGNMENT_BYTES
+            cut = int(np.searchsorted(ends, done, side="right"))
+            raise self._corrupt(
+                job.pages, first + cut, f"is cut: the file ends {int(ends[cut]) - done} bytes too early"
+            )
 
-    def _opened(self, buffer: UInt8s, begin: Int64s, pages: Pages) -> PageRows:
-        count = len(begin) - 1
-        page_start = np.empty(count + 1, dtype=np.int64)
-        codes, at = np.empty((2, count * self._most_rows_of_a_page), dtype=np.int64)
-        places = (self._index.offset[pages], self._index.file[pages], self._files.salts)
-        bad = open_pages(buffer.view(np.uint64), begin, *places, page_start, codes, at)
+    def _opened(self, job: "_Job") -> PageRows:
+        codes, at = job.found
+        bad = open_pages(
+            job.buffer.view(np.uint64), job.begin * BLOCK_WORDS, job.offset, job.file, self._files.salts,
+            job.page_start, codes, at,
+        )  # fmt: skip
         if bad >= 0:
-            raise self._corrupt(pages, bad, "fails its checksum")
-        rows = int(page_start[-1])
-        buffer.flags.writeable = False
-        return PageRows(buffer, codes[:rows], at[:rows], page_start)
+            raise self._corrupt(job.pages, bad, "fails its checksum")
+        rows = int(job.page_start[-1])
+        job.buffer.flags.writeable = False
+        return PageRows(job.buffer, codes[:rows], at[:rows], job.page_start)
 
     def _corrupt(self, pages: Pages, which: int, what: str) -> StoreError:
         page = pages.start + which if isinstance(pages, slice) else int(pages[which])

@@ -88,7 +88,8 @@ def _stored_field(field: "pa.Field[Any]", *, is_key: bool) -> "pa.Field[Any]":
             next_move="cast it to a plain Arrow type",
             column=field.name,
         )
-    return pa.field(field.name, pa.int64() if is_key and pa.types.is_integer(kind) else kind)
+    becomes_int64 = is_key and pa.types.is_integer(kind) and kind != pa.uint64()
+    return pa.field(field.name, pa.int64() if becomes_int64 else kind)
 
 
 def _stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -98,24 +99,7 @@ def _stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _cast(column: "pa.Array[Any]", field: "pa.Field[Any]") -> "pa.Array[Any]":
     column = plain(column)
-    if column.type == pa.uint64() and field.type == pa.int64():
-        _refuse_beyond_int64(column, field.name)
     return column if column.type == field.type else column.cast(field.type)
-
-
-def _refuse_beyond_int64(column: "pa.Array[Any]", key: str) -> None:
-    largest = pa.scalar(2**63 - 1, pa.uint64())
-    beyond = int(
-        np.count_nonzero(pc.greater(column, largest).fill_null(False).to_numpy(zero_copy_only=False))
-    )
-    if beyond:
-        raise SpecError(
-            f"{format_count(beyond)} keys in {key!r} are larger than an int64 holds",
-            code="key_out_of_range",
-            next_move="cast the column to decimal128(20, 0), here and in the stream",
-            key=key,
-            keys=beyond,
-        )
 
 
 def _without_null_keys(

@@ -43,11 +43,10 @@ class Reading:
     """A read that happens when its result is asked for: a connection does one thing at a time."""
 
     master: "MasterTable"
-    first_page: int
-    pages: int
+    pages: Int64s
 
     def result(self) -> PageRows:
-        return self.master.read_rows(self.first_page, self.pages)
+        return self.master.rows_of(self.pages)
 
 
 class MasterTable:
@@ -149,9 +148,6 @@ class MasterTable:
         """The page that can hold each code and 1, or 0 and 0 when none can."""
         return self._index.locate(keys)
 
-    def page_rows(self, page: int) -> int:
-        return int(self._index.rows[page])
-
     def read_page(self, page: int) -> pa.RecordBatch:
         return self.read_batch([page])
 
@@ -179,12 +175,33 @@ class MasterTable:
 
     def read_rows(self, first_page: int, pages: int) -> PageRows:
         """Neighbouring pages as rows in one piece."""
-        batch, page_start = self.read_paged(np.arange(first_page, first_page + pages))
-        buffer, at = self.layout.encode(batch)
-        return PageRows(buffer, batch.column(self.key).to_numpy(), at[:-1], page_start)
+        return self.rows_of(np.arange(first_page, first_page + pages))
 
     def begin_read(self, first_page: int, pages: int) -> Reading:
-        return Reading(self, first_page, pages)
+        return Reading(self, np.arange(first_page, first_page + pages))
+
+    def begin_pages(self, pages: Int64s) -> Reading:
+        return Reading(self, pages)
+
+    def rows_of(self, pages: Int64s) -> PageRows:
+        """Pages as rows in one piece, by code within each page."""
+        batch, page_start = self.read_paged(pages)
+        codes = batch.column(self.key).to_numpy()
+        if self.key_form.is_hashed:  # the database has them in the order of the real key
+            page = np.repeat(np.arange(len(pages)), np.diff(page_start))
+            order = np.lexsort((codes, page))
+            batch, codes = batch.take(order), codes[order]
+        buffer, at = self.layout.encode(batch)
+        return PageRows(buffer, codes, at[:-1], page_start)
+
+    @property
+    def first_codes(self) -> Int64s:
+        return self._index.first_code
+
+    @property
+    def continues(self) -> npt.NDArray[np.bool_]:
+        """All False: a key lies in one page."""
+        return np.zeros(self.pages, dtype=np.bool_)
 
     def buffer_bytes(self, pages: Sequence[int] | Int64s) -> int:
         """Memory that `read_pages` takes: as the database sent the rows, and in the types of the pages."""
@@ -192,8 +209,12 @@ class MasterTable:
 
     def run_buffer_bytes(self, first_page: int, pages: int) -> int:
         """Memory that `read_rows` takes: the same, the rows in one piece, their codes and places."""
-        run = slice(first_page, first_page + pages)
-        return 3 * int(self._index.bytes[run].sum()) + 16 * int(self._index.rows[run].sum())
+        return self.rows_buffer_bytes(np.arange(first_page, first_page + pages))
+
+    def rows_buffer_bytes(self, pages: Sequence[int] | Int64s) -> int:
+        """Memory that `begin_pages` takes."""
+        numbers = np.asarray(pages, dtype=np.int64)
+        return 3 * int(self._index.bytes[numbers].sum()) + 16 * int(self._index.rows[numbers].sum())
 
     def scan(self, from_page: int = 0) -> Iterator[pa.RecordBatch]:
         """Every page once, from one of them on and around; holds what one query reads."""

@@ -277,6 +277,10 @@ class MasterData:
         """Memory that reading these pages at once takes at most, before they are decoded."""
         return self._reader.buffer_bytes(self._known(pages))
 
+    def rows_buffer_bytes(self, pages: Sequence[int] | Int64s) -> int:
+        """Memory that `begin_pages` takes at most."""
+        return self._reader.buffer_bytes(np.asarray(pages, dtype=np.int64))
+
     def scan(self, from_page: int = 0) -> Iterator[pa.RecordBatch]:
         """Every page once, from one of them on and around; holds no more than the reads in flight."""
         return self.batches(cyclic(self.pages, from_page))

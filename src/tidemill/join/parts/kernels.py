@@ -27,7 +27,7 @@ _BOOLS = types.Array(types.boolean, 1, "C")
 
 
 @njit(types.uint64(types.int64), cache=True, inline="always")
-def mix(key: int) -> np.uint64:
+def mix(key: int | np.int64) -> np.uint64:
     """Spread the bits of a key over 64 bits (the finaliser of MurmurHash3)."""
     h = np.uint64(key)
     h ^= h >> np.uint64(33)
@@ -38,7 +38,7 @@ def mix(key: int) -> np.uint64:
 
 
 @njit(types.int64(types.int64, types.int64), cache=True, inline="always")
-def home_slot(key: int, capacity: int) -> np.int64:
+def home_slot(key: int | np.int64, capacity: int) -> np.int64:
     # The upper half of the hash scaled to the capacity: any capacity works, not only powers of two.
     return np.int64(((mix(key) >> np.uint64(32)) * np.uint64(capacity)) >> np.uint64(32))
 

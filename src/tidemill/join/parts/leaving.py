@@ -11,7 +11,6 @@ from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.tally import StepTally
 from tidemill.master.rows import RowLayout, UInt8s
 
-
 _ONE_EACH = ("inner", "left")
 
 
@@ -82,7 +81,9 @@ class Leaving:
         before = self.next_row
         if self._ends is not None:
             return self._put_out_one_each(self._ends, before, limit_bytes, tally)
-        most_pairs = int(min(np.maximum(self.matches[before:], 1).sum(), limit_bytes // self._stream_bytes + 1))
+        most_pairs = int(
+            min(np.maximum(self.matches[before:], 1).sum(), limit_bytes // self._stream_bytes + 1)
+        )
         pair_row, pair_at = np.empty((2, most_pairs), dtype=np.int64)
         self._cursor[kernels.PAIRS] = self._cursor[kernels.USED_BYTES] = 0
         shape = (self._layout.last_open_offset, self._layout.fixed_bytes)

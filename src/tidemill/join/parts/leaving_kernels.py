@@ -18,7 +18,7 @@ and where the next match lies (`pair_up`) or the staging area ends (`stage`)."""
         types.int64, types.int64, types.int64, READ_BYTES, READ_INT64S, READ_INT64S, types.int64, types.int64,
         types.int64, types.int64, INT64S, INT64S, INT64S,
     ),
-    cache=True, nogil=True,
+    cache=True,
 )  # fmt: skip
 def pair_up(
     per_match: int,
@@ -47,7 +47,7 @@ def pair_up(
             wanted = 1
         while cursor[NEXT_MATCH] < wanted:
             place = np.int64(-1)
-            size = stream_bytes + PAIR_WORK_BYTES + fixed_bytes
+            size = np.int64(stream_bytes + PAIR_WORK_BYTES + fixed_bytes)
             if matches[i] > 0 and per_match:
                 place = cursor[STAGED] if cursor[NEXT_MATCH] > 0 else at[i]
                 row_bytes = row_size(rows, place, last_open, fixed_bytes)
@@ -71,7 +71,7 @@ def pair_up(
         types.int64, types.int64, types.int64, READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S,
         types.int64, types.int64, types.int64, BYTES, INT64S, INT64S, INT64S,
     ),
-    cache=True, nogil=True,
+    cache=True,
 )  # fmt: skip
 def stage(
     per_match: int,
@@ -104,7 +104,7 @@ def stage(
         if matches[i] + given[i] == 0:
             wanted = if_not
         while cursor[NEXT_MATCH] < wanted:
-            place, size = np.int64(-1), fixed_bytes
+            place, size = np.int64(-1), np.int64(fixed_bytes)
             if per_match and matches[i] > 0:
                 place = page_at[start[i] + cursor[NEXT_MATCH]]
                 size = row_size(page, place, last_open, fixed_bytes)
@@ -116,7 +116,7 @@ def stage(
             pair_row[cursor[PAIRS]] = i
             pair_at[cursor[PAIRS]] = -1
             if place >= 0:
-                move_bytes(np.uintp(target + cursor[STAGED]), np.uintp(base + place), size)
+                move_bytes(np.uintp(target + cursor[STAGED]), np.uintp(base + place), int(size))
                 pair_at[cursor[PAIRS]] = cursor[STAGED]
                 cursor[STAGED] += size
             cursor[PAIRS] += 1
@@ -127,7 +127,7 @@ def stage(
 
 
 @njit(types.int64(READ_INT64S, types.int64, types.int64, types.int64), cache=True, inline="always")
-def _first_at_least(stored: Int64s, low: int, high: int, code: int) -> int:
+def _first_at_least(stored: Int64s, low: np.int64, high: np.int64, code: np.int64) -> np.int64:
     """The first place from low to high, where codes ascend, whose code is not smaller.
 
     Looks where the code would lie if codes were spread evenly, as hashes and numbered keys are, before it halves.
@@ -139,7 +139,7 @@ def _first_at_least(stored: Int64s, low: int, high: int, code: int) -> int:
         if not first < np.float64(code) < last:
             break
         guess = low + np.int64((np.float64(code) - first) / (last - first) * np.float64(high - 1 - low))
-        guess = min(max(guess, low), high - 1)
+        guess = min(max(guess, low), high - np.int64(1))
         if stored[guess] < code:
             low = guess + 1
             if low + 8 < high and stored[low + 8] >= code:
@@ -157,9 +157,7 @@ def _first_at_least(stored: Int64s, low: int, high: int, code: int) -> int:
     return low
 
 
-@njit(
-    types.void(READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S, INT64S, INT64S), cache=True, nogil=True
-)
+@njit(types.void(READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S, INT64S, INT64S), cache=True)
 def find(stored: Int64s, begin: Int64s, end: Int64s, codes: Int64s, start: Int64s, matches: Int64s) -> None:
     """Where the rows of each code start between its own `begin` and `end`, where codes ascend, and how many."""
     for i in range(len(codes)):
@@ -170,12 +168,23 @@ def find(stored: Int64s, begin: Int64s, end: Int64s, codes: Int64s, start: Int64
         matches[i] = low - start[i]
 
 
-@njit(types.void(READ_INT64S, READ_INT64S, INT64S), cache=True, nogil=True)
+@njit(types.void(READ_INT64S, READ_INT64S, INT64S), cache=True)
 def last_not_after(first_codes: Int64s, codes: Int64s, found: Int64s) -> None:
     """The last place whose code is not greater, where codes ascend and differ; -1 when there is none."""
     for i in range(len(codes)):
-        at = _first_at_least(first_codes, 0, len(first_codes), codes[i])
+        at = _first_at_least(first_codes, np.int64(0), np.int64(len(first_codes)), codes[i])
         found[i] = at if at < len(first_codes) and first_codes[at] == codes[i] else at - 1
 
 
-__all__ = ["NEXT", "NEXT_MATCH", "PAIRS", "PAIR_WORK_BYTES", "STAGED", "USED_BYTES", "find", "last_not_after", "pair_up", "stage"]
+__all__ = [
+    "NEXT",
+    "NEXT_MATCH",
+    "PAIRS",
+    "PAIR_WORK_BYTES",
+    "STAGED",
+    "USED_BYTES",
+    "find",
+    "last_not_after",
+    "pair_up",
+    "stage",
+]

@@ -7,7 +7,7 @@ from tidemill.core.units import format_bytes
 from tidemill.join.output import OutputPlan
 from tidemill.join.paper_sizes import PAPER_SIZES
 from tidemill.join.parts import arrivals
-from tidemill.master import MasterData
+from tidemill.master.protocol import Master
 
 OUTPUT_WORK_BYTES_PER_ROW = 24
 # Where a paper of the family is silent, HYBRIDJOIN's stream buffer stands in.
@@ -120,7 +120,7 @@ class WaitingSizes(BufferSizes):
             raise self.refusal("make pending at least twice the arrivals")
 
 
-def needs_of(master: MasterData, plan: OutputPlan) -> dict[str, int]:
+def needs_of(master: Master, plan: OutputPlan) -> dict[str, int]:
     """What `from_budget` of every join on an index asks for, beside the budget."""
     return {
         "stream_row_bytes": plan.stream_row_bytes,

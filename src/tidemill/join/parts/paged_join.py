@@ -19,8 +19,8 @@ from tidemill.join.parts.page_matches import KeyedRows
 from tidemill.join.parts.snapshots import pack, unpack
 from tidemill.join.parts.tally import StepTally
 from tidemill.join.protocol import SemiStreamJoin, StepReport
-from tidemill.master import MasterData
 from tidemill.master.batches import one_batch
+from tidemill.master.protocol import Master
 
 
 class PagedSizes(Protocol):
@@ -55,7 +55,7 @@ class PagedJoin(SemiStreamJoin, Generic[SizesT]):
 
     def __init__(
         self,
-        master: MasterData,
+        master: Master,
         plan: OutputPlan,
         budget: MemoryBudget,
         sizes: SizesT,

@@ -23,17 +23,17 @@ _BLOCK = 256
 
 # An entry: place of the rows in words of eight bytes plus one (32 bits), words that they take (16), rows (16).
 @njit(types.int64(types.int64, types.int64, types.int64), cache=True, inline="always")
-def _entry(at: int, size: int, rows: int) -> np.int64:
+def _entry(at: int | np.int64, size: int | np.int64, rows: int | np.int64) -> np.int64:
     return np.int64((((at >> 3) + 1) << 32) | ((size >> 3) << 16) | rows)
 
 
 @njit(types.int64(types.int64), cache=True, inline="always")
-def _place(entry: int) -> np.int64:
+def _place(entry: int | np.int64) -> np.int64:
     return np.int64(((entry >> 32) - 1) << 3)
 
 
 @njit(types.int64(_READ_TABLE, types.int64), cache=True, inline="always")
-def _slot_of(table: Int64s, code: int) -> np.int64:
+def _slot_of(table: Int64s, code: int | np.int64) -> np.int64:
     """The slot of a code, or of the free slot where it would go. An entry of 0 marks a free slot."""
     capacity = table.shape[0]
     at = home_slot(code, capacity)
@@ -42,9 +42,7 @@ def _slot_of(table: Int64s, code: int) -> np.int64:
     return at
 
 
-@njit(
-    types.void(_READ_TABLE, _HITS, READ_INT64S, _READ_BOOLS, INT64S, INT64S, INT64S), cache=True, nogil=True
-)
+@njit(types.void(_READ_TABLE, _HITS, READ_INT64S, _READ_BOOLS, INT64S, INT64S, INT64S), cache=True)
 def probe(
     table: Int64s, hits: UInt16s, codes: Int64s, present: Bools, at: Int64s, rows: Int64s, sizes: Int64s
 ) -> None:
@@ -84,7 +82,7 @@ def probe(
 
 
 @njit(types.int64(READ_BYTES, types.int64, types.int64, types.int64), cache=True, inline="always")
-def row_size(rows: UInt8s, at: int, last_open: int, fixed_bytes: int) -> np.int64:
+def row_size(rows: UInt8s, at: int | np.int64, last_open: int, fixed_bytes: int) -> np.int64:
     """Bytes of the row at a place, a multiple of eight."""
     end = fixed_bytes if last_open < 0 else np.int64(rows.view(np.uint32)[(at + last_open) >> 2])
     return (end + np.int64(7)) & ~np.int64(7)
@@ -95,7 +93,7 @@ def row_size(rows: UInt8s, at: int, last_open: int, fixed_bytes: int) -> np.int6
         _TABLE, _HITS, BYTES, INT64S, READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S,
         _READ_UINT32S, types.int64, types.int64, types.int64, types.boolean,
     ),
-    cache=True, nogil=True,
+    cache=True,
 )  # fmt: skip
 def admit(
     table: Int64s,
@@ -137,7 +135,7 @@ def admit(
             to = begin
             for k in range(matches[i]):
                 size = row_size(page, page_at[start[i] + k], last_open, fixed_bytes)
-                move_bytes(np.uintp(target + to), np.uintp(base + page_at[start[i] + k]), size)
+                move_bytes(np.uintp(target + to), np.uintp(base + page_at[start[i] + k]), int(size))
                 to += size
         table[slot, 0] = codes[i]
         table[slot, 1] = _entry(begin, end - begin, matches[i])
@@ -146,7 +144,7 @@ def admit(
         state[2] = end
 
 
-@njit(types.int64(_TABLE, _HITS, types.int64, types.int64, types.int64), cache=True, nogil=True)
+@njit(types.int64(_TABLE, _HITS, types.int64, types.int64, types.int64), cache=True)
 def evict(table: Int64s, hits: UInt16s, below: int, of_equals: int, equals: int) -> int:
     """How many entries went: those with fewer hits than `below`, and so many of the `equals` with exactly that.
 
@@ -158,9 +156,10 @@ def evict(table: Int64s, hits: UInt16s, below: int, of_equals: int, equals: int)
     while at < capacity:
         is_weak = hits[at] < below
         if table[at, 1] != 0 and hits[at] == below:
-            turn += of_equals
+            turn += np.int64(of_equals)
             is_weak = turn >= equals
-            turn -= equals if is_weak else np.int64(0)
+            if is_weak:
+                turn -= np.int64(equals)
         if table[at, 1] == 0 or not is_weak:
             at += 1
             continue
@@ -168,7 +167,7 @@ def evict(table: Int64s, hits: UInt16s, below: int, of_equals: int, equals: int)
         # Close the gap: entries behind it that would no longer be found move up. The slot is looked at again.
         free, behind = at, at
         while True:
-            behind = behind + 1 if behind + 1 < capacity else 0
+            behind = behind + np.int64(1) if behind + 1 < capacity else np.int64(0)
             if table[behind, 1] == 0:
                 break
             home = home_slot(table[behind, 0], capacity)
@@ -182,7 +181,7 @@ def evict(table: Int64s, hits: UInt16s, below: int, of_equals: int, equals: int)
     return gone
 
 
-@njit(types.int64(_TABLE, BYTES, types.int64, types.int64, types.int64), cache=True, nogil=True)
+@njit(types.int64(_TABLE, BYTES, types.int64, types.int64, types.int64), cache=True)
 def close_gaps(table: Int64s, arena: UInt8s, end: int, last_open: int, fixed_bytes: int) -> np.int64:
     """The new end of the arena, after rows without an entry were overwritten by those behind them.
 

@@ -7,9 +7,11 @@ import numpy as np
 
 from tidemill.join.parts import leaving_kernels as kernels
 from tidemill.join.parts.kernels import Int64s
-from tidemill.master import MasterData
+from tidemill.master.protocol import Master
+from tidemill.master.reads import PageRows
 from tidemill.master.rows import RowLayout, UInt8s
 
+_BEYOND = np.iinfo(np.int64).max  # any page
 _NONE = np.empty(0, dtype=np.int64)
 
 
@@ -41,8 +43,7 @@ class Service:
         groups: tuple[Int64s, Int64s] | None = None,
     ) -> None:
         self.slots, self.codes = slots, codes
-        everything = np.array([0, np.iinfo(np.int64).max]), np.array([len(slots)])
-        self._groups = groups or everything
+        self._groups = groups or (np.array([0, _BEYOND]), np.array([len(slots)]))
         self.page: Any = None
         self.given = given
         self._passed = given if given_here is None else given_here
@@ -91,7 +92,7 @@ class Service:
                 now[self.next_row] = self.cursor[kernels.NEXT_MATCH]
         return now
 
-    def begin(self, master: MasterData) -> None:
+    def begin(self, master: Master) -> None:
         """Start the read of the next piece."""
         if self.page is not None:
             self.given = self.given + self.given_now()
@@ -100,7 +101,7 @@ class Service:
         self.pages = self._pieces.popleft() if self._pieces else _NONE
         self._reading = master.begin_pages(self.pages) if len(self.pages) else None
 
-    def arrive(self, master: MasterData) -> tuple[Int64s, Int64s]:
+    def arrive(self, master: Master) -> tuple[Int64s, Int64s]:
         """Take what was read: where the matches of each row begin in it, and how many there are."""
         self.cursor[:] = 0
         if self._reading is None:
@@ -112,7 +113,7 @@ class Service:
         kernels.find(self.page.codes, begin, end, self.codes, start, matches)
         return start, matches
 
-    def _stretches(self, master: MasterData) -> tuple[Int64s, Int64s]:
+    def _stretches(self, master: Master) -> tuple[Int64s, Int64s]:
         """Between which rows of the pages that were read the matches of each row lie."""
         if master.page_order != "key":
             page, count = master.locate(self.codes)
@@ -153,9 +154,9 @@ class Service:
         most = int(self.matches[self.next_row :].sum()) * per_match + len(self.slots) - self.next_row
         most = min(most, len(staging) // (stream_bytes + kernels.PAIR_WORK_BYTES) + 1)
         pair_row, pair_at = np.empty((2, most), dtype=np.int64)
-        page = (self.page.buffer, self.page.at) if self.page else (staging[:0], _NONE)
+        page: Any = self.page or PageRows(staging[:0], _NONE, _NONE, _NONE)
         kernels.stage(
-            per_match, if_matched, if_not, *page, self.start, self.matches, self.given, stream_bytes,
+            per_match, if_matched, if_not, page.buffer, page.at, self.start, self.matches, self.given, stream_bytes,
             layout.last_open_offset, layout.fixed_bytes, staging, cursor, pair_row, pair_at,
         )  # fmt: skip
         filled[:] = cursor[kernels.USED_BYTES :]

@@ -20,8 +20,8 @@ from tidemill.join.parts.snapshots import pack, unpack
 from tidemill.join.parts.tally import StepTally
 from tidemill.join.parts.window import FROM_THE_HEAD, Window
 from tidemill.join.protocol import SemiStreamJoin, StepReport
-from tidemill.master import MasterData
 from tidemill.master.batches import one_batch
+from tidemill.master.protocol import Master
 
 
 class SweepJoin(SemiStreamJoin):
@@ -41,7 +41,7 @@ class SweepJoin(SemiStreamJoin):
 
     def __init__(
         self,
-        master: MasterData,
+        master: Master,
         plan: OutputPlan,
         budget: MemoryBudget,
         *,
@@ -68,7 +68,7 @@ class SweepJoin(SemiStreamJoin):
         budget.reserve("condition", self._condition_bytes(self.sizes))
 
     @classmethod
-    def sizes_for(cls, master: MasterData, plan: OutputPlan, total_bytes: int) -> MeshSizes:
+    def sizes_for(cls, master: Master, plan: OutputPlan, total_bytes: int) -> MeshSizes:
         """The split of `total_bytes` for this master data and stream."""
         return MeshSizes.from_budget(
             total_bytes,
@@ -79,7 +79,7 @@ class SweepJoin(SemiStreamJoin):
             longest_page_bytes=master.longest_page_bytes,
         )
 
-    def _sizes_beside_condition(self, master: MasterData, total_bytes: int) -> MeshSizes:
+    def _sizes_beside_condition(self, master: Master, total_bytes: int) -> MeshSizes:
         """The split of what a condition leaves: it may need as much for a waiting row as the window does."""
         if self._condition is None:
             return self.sizes_for(master, self.plan, total_bytes)

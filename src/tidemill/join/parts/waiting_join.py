@@ -12,7 +12,7 @@ from tidemill.join.parts.page_matches import KeyedRows
 from tidemill.join.parts.paged_join import PagedJoin, PagedSizes
 from tidemill.join.parts.pending import Pending
 from tidemill.join.parts.tally import StepTally
-from tidemill.master import MasterData
+from tidemill.master.protocol import Master
 
 
 class HasPending(PagedSizes, Protocol):
@@ -35,7 +35,7 @@ class WaitingJoin(PagedJoin[WaitingSizesT]):
 
     def __init__(
         self,
-        master: MasterData,
+        master: Master,
         plan: OutputPlan,
         budget: MemoryBudget,
         sizes: WaitingSizesT,

@@ -19,7 +19,7 @@ _READ_INT32S = types.Array(types.int32, 1, "C", readonly=True)
         BYTES, INT64S, _INT32S, _READ_INT32S, INT64S, _INT32S, _INT32S, INT64S, INT64S, types.int64,
         READ_INT64S, READ_INT64S, READ_BYTES, READ_INT64S,
     ),
-    cache=True, nogil=True,
+    cache=True,
 )  # fmt: skip
 def push(
     arena: UInt8s,
@@ -53,7 +53,7 @@ def push(
             head_words[0], head_words[1] = np.int32(slot), np.int32(size)
             slot_at[slot] = place
             state[END] = place + size
-        move_bytes(target + place, source + at[i], size)
+        move_bytes(np.uintp(target + place), np.uintp(source + at[i]), size)
         region = regions[i]
         slot_code[slot] = codes[i]
         slot_next[slot] = head[region]
@@ -65,7 +65,7 @@ def push(
         state[ROWS] += 1
 
 
-@njit(types.void(_INT32S, _INT32S, _READ_INT32S, READ_INT64S, READ_INT64S, INT64S, INT64S), cache=True, nogil=True)
+@njit(types.void(_INT32S, _INT32S, _READ_INT32S, READ_INT64S, READ_INT64S, INT64S, INT64S), cache=True)
 def pop(
     head: Int32s,
     count: Int32s,
@@ -101,7 +101,7 @@ def pop(
                 done += 1
 
 
-@njit(types.void(BYTES, _INT32S, READ_INT64S, INT64S, types.int64, READ_INT64S), cache=True, nogil=True)
+@njit(types.void(BYTES, _INT32S, READ_INT64S, INT64S, types.int64, READ_INT64S), cache=True)
 def release(
     arena: UInt8s, free_slots: Int32s, slot_at: Int64s, state: Int64s, stride: int, slots: Int64s
 ) -> None:
@@ -117,7 +117,7 @@ def release(
         free_slots[len(free_slots) - 1 - state[ROWS]] = np.int32(slot)
 
 
-@njit(types.void(BYTES, INT64S, INT64S), cache=True, nogil=True)
+@njit(types.void(BYTES, INT64S, INT64S), cache=True)
 def close_gaps(arena: UInt8s, slot_at: Int64s, state: Int64s) -> None:
     """Move rows of open length together, so that the space of those gone is at the end of the arena."""
     words = arena.view(np.int64)
@@ -136,8 +136,8 @@ def close_gaps(arena: UInt8s, slot_at: Int64s, state: Int64s) -> None:
     state[DEAD_BYTES] = 0
 
 
-@njit(types.int64(_READ_INT32S, READ_INT64S, types.int64, types.int64, INT64S), cache=True, nogil=True)
-def choose(count: Int32s, since: Int64s, oldest: int, densest: int, chosen: Int64s) -> int:
+@njit(types.int64(_READ_INT32S, READ_INT64S, types.int64, types.int64, INT64S), cache=True)
+def choose(count: Int32s, since: Int64s, oldest: int, densest: int, chosen: Int64s) -> np.int64:
     """How many regions were chosen: those that wait longest, then of the others those with most rows.
 
     Each of both is kept in order by insertion: a dozen among thousands, so that most are dismissed by one look.
@@ -151,7 +151,7 @@ def choose(count: Int32s, since: Int64s, oldest: int, densest: int, chosen: Int6
             chosen[at] = chosen[at - 1]
             at -= 1
         chosen[at] = region
-        old = min(old + 1, oldest)
+        old += np.int64(old < oldest)
     dense = np.int64(0)
     for region in range(len(count)):
         if count[region] == 0:
@@ -165,8 +165,19 @@ def choose(count: Int32s, since: Int64s, oldest: int, densest: int, chosen: Int6
             chosen[at] = chosen[at - 1]
             at -= 1
         chosen[at] = region
-        dense = min(dense + 1, densest)
+        dense += np.int64(dense < densest)
     return old + dense
 
 
-__all__ = ["CLOCK", "DEAD_BYTES", "END", "HEADER_BYTES", "ROWS", "choose", "close_gaps", "pop", "push", "release"]
+__all__ = [
+    "CLOCK",
+    "DEAD_BYTES",
+    "END",
+    "HEADER_BYTES",
+    "ROWS",
+    "choose",
+    "close_gaps",
+    "pop",
+    "push",
+    "release",
+]

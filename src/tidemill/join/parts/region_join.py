@@ -1,0 +1,273 @@
+"""What a join does whose rows wait by place on disk: choose regions, read ahead, match, let rows leave."""
+
+from abc import abstractmethod
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.core.memory import MemoryBudget
+from tidemill.join.output import OutputPlan
+from tidemill.join.parts.kernels import Bools, Int64s
+from tidemill.join.parts.keys import stream_keys
+from tidemill.join.parts.leaving import count_fates, pairs_per
+from tidemill.join.parts.regions import Regions
+from tidemill.join.parts.service import Service
+from tidemill.join.parts.tally import StepTally
+from tidemill.join.parts.waiting_room import REGION_BYTES, WaitingRoom
+from tidemill.join.protocol import SemiStreamJoin
+from tidemill.join.tide_sizes import RESERVED, TideSizes
+from tidemill.master.protocol import Master
+from tidemill.master.rows import RowLayout
+
+_NOBODY = np.empty(0, dtype=np.int64)
+_STAGING_SHARE = 0.4  # of the output reservation; the columns that staged rows become take the rest
+
+
+class RegionJoin(SemiStreamJoin):
+    """The disk's side of `tide`.
+
+    One read is matched while the next one is under way. A read serves the regions whose rows wait longest and those
+    for which most rows wait, half and half: so no row waits for ever and few bytes are read a row. Matched master
+    rows are copied to a staging area, and become columns together when that is full or the step ends.
+    """
+
+    def __init__(self, master: Master, plan: OutputPlan, budget: MemoryBudget, sizes: TideSizes) -> None:
+        self.plan = plan
+        self.sizes = sizes
+        self.budget = budget
+        self._master = master
+        self._layout: RowLayout = master.layout
+        self._copies = plan.how in ("inner", "left") and bool(plan.chosen_columns)
+        self._pairs_per = pairs_per(plan)
+        self._regions = Regions(master, sizes.region_pages)
+        for name in RESERVED:
+            budget.reserve(name, getattr(sizes, f"{name}_bytes"))
+        # Held by output
+        self._staging = np.empty(int(sizes.output_bytes * _STAGING_SHARE) // 8, dtype=np.uint64).view(
+            np.uint8
+        )
+        self._output_bytes = 0
+        self._used_since_return = 0
+
+    def _clear_waiting(self) -> None:
+        # Held by waiting
+        self._room = self._no_waiting_rows()
+        self._given: dict[int, int] = {}
+        # Held by the disk buffer
+        self._services: deque[Service] = deque()
+        self._turn = 0
+
+    def _no_waiting_rows(self) -> WaitingRoom:
+        layout = RowLayout.of(self.plan.stream_schema)
+        return WaitingRoom(self.sizes.waiting_bytes, layout, len(self._regions), self.plan.stream_row_bytes)
+
+    @abstractmethod
+    def _is_room_enough(self) -> bool:
+        """Whether rows that arrived should be looked at before more is read."""
+
+    @abstractmethod
+    def _began(self, regions: int, rows: int, pages: Int64s) -> None:
+        """Hook: a read of pages of some regions has begun, for so many rows."""
+
+    @abstractmethod
+    def _keep(self, service: Service, start: Int64s, matches: Int64s) -> None:
+        """Hook: rows were read that may be worth keeping."""
+
+    @property
+    def _is_serving(self) -> bool:
+        """Whether something that was read is not used up."""
+        return bool(self._services) and self._services[0].page is not None
+
+    def _serve(self, tally: StepTally) -> None:
+        """Match what was read, read after read, until output is full or the pages of a step are used up."""
+        pages = 0
+        filled = np.zeros(2, dtype=np.int64)
+        leaving: list[tuple[Int64s, Int64s, Bools | None]] = []
+        while self._read_ahead():
+            service = self._services[0]
+            if service.page is None:
+                pages += len(service.pages)
+                if pages > self.sizes.pages_per_step:
+                    break
+                with tally.timed("read"):
+                    start, matches = service.arrive(self._master)
+                self._read_ahead()
+                with tally.timed("match"):
+                    self._meet(service, start, matches)
+            with tally.timed("stage"):
+                leaving.append(self._stage(service, filled, tally))
+            if not service.is_piece_over:
+                break
+            self._end_piece(service)
+            if self._is_room_enough():
+                break
+        with tally.timed("assemble"):
+            self._put_out_served(leaving, tally)
+        self._output_bytes = int(filled[0])
+
+    def _stage(
+        self, service: Service, filled: Int64s, tally: StepTally
+    ) -> tuple[Int64s, Int64s, Bools | None]:
+        """Slots, staged matches and, where no master columns leave, whether there is one; settles who is finished."""
+        begin = service.next_row
+        rows, at = service.stage(self._pairs_per, self._layout, self._staging, filled, self._waiting_bytes)
+        matched = None if self._copies else (service.matches + service.given)[rows] > 0
+        if service.is_last_piece:
+            self._settle(service, slice(begin, service.next_row), tally)
+        return service.slots[rows], at, matched
+
+    def _end_piece(self, service: Service) -> None:
+        if service.is_last_piece:
+            self._services.popleft()
+        else:
+            service.begin(self._master)
+
+    def _put_out_served(self, leaving: list[tuple[Int64s, Int64s, Bools | None]], tally: StepTally) -> None:
+        slots = np.concatenate([part[0] for part in leaving]) if leaving else _NOBODY
+        if not len(slots):
+            return
+        # Slots were given back already: their rows stay where they are until others come.
+        stream_rows = self._room.decode(slots)
+        if self._copies:
+            at = np.concatenate([part[1] for part in leaving])
+            master_rows = self._layout.decode(self._staging, at, self.plan.chosen_columns)
+            tally.outputs.append(self.plan.assemble(stream_rows, master_rows, at >= 0))
+        else:
+            matched = np.concatenate([part[2] for part in leaving if part[2] is not None])
+            tally.outputs.append(self.plan.assemble(stream_rows, None, matched))
+
+    def _settle(self, service: Service, rows: slice, tally: StepTally) -> None:
+        matched = int(np.count_nonzero(service.matches[rows] + service.given[rows]))
+        count_fates(self.plan, matched, rows.stop - rows.start - matched, "disk_matches", tally)
+        self._room.release(service.slots[rows])
+
+    @property
+    def _waiting_bytes(self) -> int:
+        return max(self.plan.stream_row_bytes, self._room.layout.least_row_bytes)
+
+    def _read_ahead(self) -> bool:
+        """Keep a read under way for the regions that should be served next; False when nobody waits."""
+        while len(self._services) < 2 and len(regions := self._choose()):
+            self._begin_service(regions)
+        return bool(self._services)
+
+    def _choose(self) -> Int64s:
+        """Regions in the order in which they lie on disk: those whose rows wait longest, and those with most rows."""
+        most = self.sizes.regions_per_read
+        self._turn = (self._turn + 1) % 2
+        oldest = (most + self._turn) // 2
+        waiting = self._room.choose(oldest, most - oldest)
+        pages = self._regions.first_page[waiting + 1] - self._regions.first_page[waiting]
+        if int(pages.sum()) > self.sizes.pages_per_read:
+            fitting = np.searchsorted(np.cumsum(pages), self.sizes.pages_per_read, side="right")
+            waiting = waiting[: max(1, int(fitting))]
+        return np.sort(waiting)
+
+    def _begin_service(self, regions: Int64s) -> None:
+        rows = self._room.count[regions].astype(np.int64)
+        slots, codes = self._room.pop(regions)
+        given = np.zeros(len(slots), dtype=np.int64)
+        if self._given:
+            given[:] = [self._given.pop(slot, 0) for slot in slots.tolist()]
+        pages = self._regions.pages_for(regions, rows, codes)
+        groups = np.append(self._regions.first_page[regions], self._regions.first_page[regions[-1] + 1]), rows
+        service = Service(slots, codes, pages, given, self.sizes.pages_per_read, groups=groups)
+        service.begin(self._master)
+        self._services.append(service)
+        self._began(len(regions), len(slots), pages)
+
+    def _meet(self, service: Service, start: Int64s, matches: Int64s) -> None:
+        """Confirm matches by their real keys, and keep the rows of codes that are met often."""
+        if service.page:
+            if self.plan.stream_key.form.is_hashed:
+                self._confirm(service, start, matches)
+            if not service.is_long:
+                self._keep(service, start, matches)
+        service.meet(start, matches)
+
+    def _confirm(self, service: Service, start: Int64s, matches: Int64s) -> None:
+        """Take back matches of codes whose key is another one in the store."""
+        found = np.flatnonzero(matches)
+        stream_rows = self._room.decode(service.slots[found])
+        met = self._are_met(stream_rows, service.page.buffer, service.page.at[start[found]])
+        matches[found[~met]] = 0
+
+    def _are_met(self, stream_rows: pa.RecordBatch, rows: Any, at: Int64s) -> Bools:
+        """Where equal codes are equal keys."""
+        key = self.plan.stream_key
+        return key.is_met(stream_rows, self._layout.decode(rows, at, key.form.columns))
+
+    def _waiting_parts(self) -> tuple[dict[str, pa.RecordBatch], dict[str, Any]]:
+        """What waits, for a snapshot."""
+        long = [service for service in self._services if service.is_long]
+        short = [service for service in self._services if not service.is_long]
+        slots = [self._room.waiting_slots(), *(service.slots[service.rows_left] for service in short)]
+        given = [np.array([self._given.get(slot, 0) for slot in slots[0].tolist()], dtype=np.int64)]
+        given += [(service.given + service.given_now())[service.rows_left] for service in short]
+        of_long = [service.slots[service.rows_left] for service in long]
+        parts = {
+            "long": self._room.decode(np.concatenate([_NOBODY, *of_long])),
+            "waiting": self._room.decode(np.concatenate(slots)),
+            "given": pa.RecordBatch.from_arrays([pa.array(np.concatenate(given))], ["given"]),
+        }
+        return parts, {"long": [_long_facts(service) for service in long]}
+
+    def _restore_waiting(self, facts: dict[str, Any], parts: dict[str, pa.RecordBatch]) -> None:
+        """Let wait what waited then."""
+        begin = 0
+        for rows, *service in facts["long"]:
+            self._restore_long(parts["long"].slice(begin, rows), *service)
+            begin += rows
+        slots = self._push_again(parts["waiting"])
+        given = parts["given"].column(0).to_numpy()
+        self._given = dict(zip(slots[given > 0].tolist(), given[given > 0].tolist(), strict=True))
+
+    def _push_again(self, rows: pa.RecordBatch) -> Int64s:
+        """The slots of rows that wait again; a fresh room hands slots out in order."""
+        first = self._room.next_slot
+        if rows.num_rows:
+            codes, _ = stream_keys(rows, self.plan.stream_key)
+            self._room.push(codes, self._regions.of(codes), *self._room.layout.encode(rows))
+        return np.arange(first, first + rows.num_rows)
+
+    def _restore_long(
+        self, rows: pa.RecordBatch, pages: list[int], given: list[int], here: list[int]
+    ) -> None:
+        slots = self._push_again(rows)
+        codes = self._room.codes(slots)
+        self._room.pop(np.unique(self._regions.of(codes)))
+        left, given_, here_ = (np.array(numbers, dtype=np.int64) for numbers in (pages, given, here))
+        service = Service(slots, codes, left, given_, self.sizes.pages_per_read, here_)
+        service.is_long = True
+        service.begin(self._master)
+        self._services.append(service)
+
+    def _return_freed_memory(self) -> None:
+        """Let Arrow's allocator give back what it keeps."""
+        self._used_since_return += self._output_bytes
+        if self._used_since_return > self.sizes.total_bytes:
+            self._used_since_return = 0
+            pa.default_memory_pool().release_unused()
+
+    def _disk_bytes(self) -> dict[str, int]:
+        """Bytes in use, by reservation."""
+        in_flight = sum(self._master.rows_buffer_bytes(service.pages) for service in self._services)
+        regions = self._regions.bytes_held + len(self._regions) * REGION_BYTES
+        return {
+            "waiting": self._room.bytes_held,
+            "disk_buffer": in_flight,
+            "index": self._master.index_bytes + regions,
+            "output": self._output_bytes + len(self._staging),
+        }
+
+
+def _long_facts(service: Service) -> list[Any]:
+    rows = service.rows_left
+    given = service.given + service.given_now()
+    numbers = (service.pages_left, given[rows], service.given_here()[rows])
+    return [len(service.slots[rows]), *(part.tolist() for part in numbers)]
+
+
+__all__ = ["RegionJoin"]
