@@ -69,7 +69,7 @@ def pair_up(
 @njit(
     types.void(
         types.int64, types.int64, types.int64, READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S,
-        types.int64, types.int64, types.int64, BYTES, INT64S, INT64S, INT64S,
+        types.int64, types.int64, types.int64, types.int64, BYTES, INT64S, INT64S, INT64S,
     ),
     cache=True,
 )  # fmt: skip
@@ -85,15 +85,16 @@ def stage(
     stream_bytes: int,
     last_open: int,
     fixed_bytes: int,
+    limit_bytes: int,
     staging: UInt8s,
     cursor: Int64s,
     pair_row: Int64s,
     pair_at: Int64s,
 ) -> None:
-    """As `pair_up`, for matches in a run of pages: each is copied to the staging area, until that is full.
+    """As `pair_up`, for matches in a run of pages; each is copied to the staging area, if there is one.
 
     `matches` are those in this run; `given` those that a row had before it. The cursor has the end of the staging
-    area behind the bytes that the output takes.
+    area behind the bytes that the output takes. Without a staging area places are those in the pages.
     """
     base, target = page.ctypes.data, staging.ctypes.data
     while cursor[NEXT] < len(start):
@@ -106,16 +107,21 @@ def stage(
         while cursor[NEXT_MATCH] < wanted:
             place, size = np.int64(-1), np.int64(fixed_bytes)
             if per_match and matches[i] > 0:
-                place = page_at[start[i] + cursor[NEXT_MATCH]]
-                size = row_size(page, place, last_open, fixed_bytes)
+                row = start[i] + cursor[NEXT_MATCH]
+                place = page_at[row]
+                if len(staging) == 0 and row + 1 < len(page_at):
+                    size = page_at[row + 1] - place  # or more, at the end of a page: without a look at the row
+                else:
+                    size = row_size(page, place, last_open, fixed_bytes)
             need = size + stream_bytes + PAIR_WORK_BYTES
-            if cursor[PAIRS] == len(pair_row) or (place >= 0 and cursor[STAGED] + size > len(staging)):
+            is_copied = place >= 0 and len(staging) > 0
+            if cursor[PAIRS] == len(pair_row) or (is_copied and cursor[STAGED] + size > len(staging)):
                 return
-            if cursor[USED_BYTES] > 0 and cursor[USED_BYTES] + need > len(staging):
+            if cursor[USED_BYTES] > 0 and cursor[USED_BYTES] + need > limit_bytes:
                 return
             pair_row[cursor[PAIRS]] = i
-            pair_at[cursor[PAIRS]] = -1
-            if place >= 0:
+            pair_at[cursor[PAIRS]] = place
+            if is_copied:
                 move_bytes(np.uintp(target + cursor[STAGED]), np.uintp(base + place), int(size))
                 pair_at[cursor[PAIRS]] = cursor[STAGED]
                 cursor[STAGED] += size

@@ -19,8 +19,12 @@ from tidemill.join.parts.waiting_room import REGION_BYTES, WaitingRoom
 from tidemill.join.protocol import SemiStreamJoin
 from tidemill.join.tide_sizes import RESERVED, TideSizes
 from tidemill.master.protocol import Master
-from tidemill.master.rows import RowLayout
+from tidemill.master.rows import RowLayout, UInt8s
 
+_ENOUGH_ROWS = (
+    1000  # of one read, to make columns of them at once: a copy of each costs more than 50 µs together
+)
+_NO_STAGING = np.empty(0, dtype=np.uint8)
 _NOBODY = np.empty(0, dtype=np.int64)
 _STAGING_SHARE = 0.4  # of the output reservation; the columns that staged rows become take the rest
 
@@ -97,22 +101,32 @@ class RegionJoin(SemiStreamJoin):
                 with tally.timed("match"):
                     self._meet(service, start, matches)
             with tally.timed("stage"):
-                leaving.append(self._stage(service, filled, tally))
+                leaves_alone = len(service.slots) - service.next_row >= _ENOUGH_ROWS
+                part = self._stage(service, _NO_STAGING if leaves_alone else self._staging, filled, tally)
+            if leaves_alone:
+                with tally.timed("assemble"):
+                    self._put_out_served(
+                        [part], service.page.buffer if service.page else self._staging, tally
+                    )
+            else:
+                leaving.append(part)
             if not service.is_piece_over:
                 break
             self._end_piece(service)
             if self._is_room_enough():
                 break
         with tally.timed("assemble"):
-            self._put_out_served(leaving, tally)
+            self._put_out_served(leaving, self._staging, tally)
         self._output_bytes = int(filled[0])
 
     def _stage(
-        self, service: Service, filled: Int64s, tally: StepTally
+        self, service: Service, staging: UInt8s, filled: Int64s, tally: StepTally
     ) -> tuple[Int64s, Int64s, Bools | None]:
-        """Slots, staged matches and, where no master columns leave, whether there is one; settles who is finished."""
+        """Slots, matches as they were staged and, where no master columns leave, whether there is one; settles who is finished."""
         begin = service.next_row
-        rows, at = service.stage(self._pairs_per, self._layout, self._staging, filled, self._waiting_bytes)
+        rows, at = service.stage(
+            self._pairs_per, self._layout, staging, len(self._staging), filled, self._waiting_bytes
+        )
         matched = None if self._copies else (service.matches + service.given)[rows] > 0
         if service.is_last_piece:
             self._settle(service, slice(begin, service.next_row), tally)
@@ -124,7 +138,10 @@ class RegionJoin(SemiStreamJoin):
         else:
             service.begin(self._master)
 
-    def _put_out_served(self, leaving: list[tuple[Int64s, Int64s, Bools | None]], tally: StepTally) -> None:
+    def _put_out_served(
+        self, leaving: list[tuple[Int64s, Int64s, Bools | None]], rows: UInt8s, tally: StepTally
+    ) -> None:
+        """Put together stream rows and the master rows that lie in `rows`."""
         slots = np.concatenate([part[0] for part in leaving]) if leaving else _NOBODY
         if not len(slots):
             return
@@ -132,7 +149,7 @@ class RegionJoin(SemiStreamJoin):
         stream_rows = self._room.decode(slots)
         if self._copies:
             at = np.concatenate([part[1] for part in leaving])
-            master_rows = self._layout.decode(self._staging, at, self.plan.chosen_columns)
+            master_rows = self._layout.decode(rows, at, self.plan.chosen_columns)
             tally.outputs.append(self.plan.assemble(stream_rows, master_rows, at >= 0))
         else:
             matched = np.concatenate([part[2] for part in leaving if part[2] is not None])

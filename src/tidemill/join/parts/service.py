@@ -134,15 +134,17 @@ class Service:
         pairs_per: tuple[int, int, int],
         layout: RowLayout,
         staging: UInt8s,
+        limit_bytes: int,
         filled: Int64s,
         stream_bytes: int,
     ) -> tuple[Int64s, Int64s]:
-        """Pairs of row and staged match, as far as they fit: positions in `slots`, and places in the staging area.
+        """Pairs of row and match, as far as they fit: positions in `slots`, and places in the staging area.
 
         Args:
             pairs_per: How many pairs a row gives (`pairs_per` of a plan).
             layout: Of master rows.
-            staging: Where their copies go.
+            staging: Where their copies go; when it is empty, places are those in the pages.
+            limit_bytes: Of the output.
             filled: Bytes that the output takes so far, and end of what is staged; moved on.
             stream_bytes: Of an average stream row.
         """
@@ -152,12 +154,12 @@ class Service:
         if not self.is_last_piece:
             if_matched = if_not = 0
         most = int(self.matches[self.next_row :].sum()) * per_match + len(self.slots) - self.next_row
-        most = min(most, len(staging) // (stream_bytes + kernels.PAIR_WORK_BYTES) + 1)
+        most = min(most, limit_bytes // (stream_bytes + kernels.PAIR_WORK_BYTES) + 1)
         pair_row, pair_at = np.empty((2, most), dtype=np.int64)
         page: Any = self.page or PageRows(staging[:0], _NONE, _NONE, _NONE)
         kernels.stage(
             per_match, if_matched, if_not, page.buffer, page.at, self.start, self.matches, self.given, stream_bytes,
-            layout.last_open_offset, layout.fixed_bytes, staging, cursor, pair_row, pair_at,
+            layout.last_open_offset, layout.fixed_bytes, limit_bytes, staging, cursor, pair_row, pair_at,
         )  # fmt: skip
         filled[:] = cursor[kernels.USED_BYTES :]
         pairs = int(cursor[kernels.PAIRS])
