@@ -14,6 +14,7 @@ PAGES_OF_A_REGION = 16
 """256 KiB of 16 KiB pages: the knee of the measured read times."""
 _MOST_REGIONS_PER_READ = 8
 _READS_PER_STEP = 8
+_READS_AHEAD = 2
 _MOST_ARRIVALS_BYTES = 5 * 2**19
 _MOST_OUTPUT_BYTES = 9 * 2**19
 _INDEX_BYTES_OF_A_REGION = REGION_BYTES + 16
@@ -36,6 +37,7 @@ class TideSizes:
     region_pages: int
     regions_per_read: int
     reads_per_step: int
+    reads_ahead: int
 
     def __post_init__(self) -> None:
         wrong = [name for name, value in vars(self).items() if value <= 0]
@@ -70,7 +72,7 @@ class TideSizes:
             "hot_rows": 64,
             "sketch": LEAST_SKETCH_BYTES,
             "waiting": 6 * (stream_row + WORK_BYTES_PER_ROW) + 256,  # whatever arrives can wait
-            "disk_buffer": 2 * longest,
+            "disk_buffer": (1 + _READS_AHEAD) * longest,
             "index": master.index_bytes + master.pages * _INDEX_BYTES_OF_A_REGION + 64,
             "output": output_row,
         }
@@ -91,11 +93,11 @@ class TideSizes:
         index = master.index_bytes + regions * _INDEX_BYTES_OF_A_REGION + 64
         spare += least["index"] - index
         region_bytes = region_pages * (longest - 4096) + 4096  # read together: aligned once
-        regions_per_read = max(1, min(_MOST_REGIONS_PER_READ, spare // (5 * region_bytes)))
+        regions_per_read = max(1, min(_MOST_REGIONS_PER_READ, spare // (8 * region_bytes)))
         parts = {
             "arrivals_bytes": least["arrivals"] + min(spare // 16, _MOST_ARRIVALS_BYTES),
             "sketch_bytes": least["sketch"] + spare // 20,
-            "disk_buffer_bytes": max(least["disk_buffer"], 2 * regions_per_read * region_bytes),
+            "disk_buffer_bytes": max(least["disk_buffer"], (1 + _READS_AHEAD) * regions_per_read * region_bytes),
             "output_bytes": least["output"] + min(spare // 8, _MOST_OUTPUT_BYTES),
         }  # fmt: skip
         left = total_bytes - index - sum(parts.values())
@@ -107,6 +109,7 @@ class TideSizes:
             region_pages=region_pages,
             regions_per_read=regions_per_read,
             reads_per_step=_READS_PER_STEP,
+            reads_ahead=_READS_AHEAD,
             **parts,
         )
 

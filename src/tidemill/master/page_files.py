@@ -32,6 +32,11 @@ class PageFiles:
             self._handles.append(_opened(path, direct=direct))
             _refuse_other_size(path, os.fstat(self._handles[-1]).st_size, file.bytes)
 
+    @property
+    def handles(self) -> npt.NDArray[np.int64]:
+        """By number of the file; -1 when they were closed."""
+        return np.array(self._handles or [-1] * len(self.paths), dtype=np.int64)
+
     def close(self) -> None:
         self._close()
 

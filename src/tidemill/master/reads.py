@@ -19,6 +19,7 @@ from tidemill.master.index import PageIndex
 from tidemill.master.layout import PAGE_ALIGNMENT_BYTES, RUN_BYTES, Manifest
 from tidemill.master.page_files import PageFiles
 from tidemill.master.page_kernels import BLOCK_WORDS, open_pages
+from tidemill.master.read_kernels import NOT_READ, read_pages
 
 UInt8s = npt.NDArray[np.uint8]
 Pages = Int64s | slice
@@ -159,9 +160,22 @@ class PageReader:
         return _Job(pages, begin, offset, file, parts, buffer, np.empty(len(begin), np.int64), found)
 
     def _finish(self, job: "_Job") -> PageRows:
-        for stretch in job.stretches:
-            self._fill(job, stretch)
-        return self._opened(job)
+        first = np.array([stretch[0] for stretch in job.stretches], dtype=np.int64)
+        end = np.array([stretch[1] for stretch in job.stretches], dtype=np.int64)
+        codes, at = job.found
+        bad = read_pages(
+            self._files.handles[job.file[first]],
+            job.offset[first].astype(np.int64) * PAGE_ALIGNMENT_BYTES,
+            job.begin[first] * PAGE_ALIGNMENT_BYTES,
+            (job.begin[end] - job.begin[first]) * PAGE_ALIGNMENT_BYTES,
+            job.buffer.view(np.uint64), job.begin * BLOCK_WORDS, job.offset, job.file, self._files.salts,
+            job.page_start, codes, at,
+        )  # fmt: skip
+        if bad == NOT_READ:  # read again by a way that says why
+            for stretch in job.stretches:
+                self._fill(job, stretch)
+            return self._opened(job)
+        return self._verified(job, bad)
 
     def count(self, rows: PageRows, seconds: float) -> None:
         self.read_seconds += seconds
@@ -216,10 +230,14 @@ class PageReader:
             job.buffer.view(np.uint64), job.begin * BLOCK_WORDS, job.offset, job.file, self._files.salts,
             job.page_start, codes, at,
         )  # fmt: skip
+        return self._verified(job, bad)
+
+    def _verified(self, job: "_Job", bad: int) -> PageRows:
         if bad >= 0:
             raise self._corrupt(job.pages, bad, "fails its checksum")
         rows = int(job.page_start[-1])
         job.buffer.flags.writeable = False
+        codes, at = job.found
         return PageRows(job.buffer, codes[:rows], at[:rows], job.page_start)
 
     def _corrupt(self, pages: Pages, which: int, what: str) -> StoreError:

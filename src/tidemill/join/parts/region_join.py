@@ -32,7 +32,7 @@ _STAGING_SHARE = 0.4  # of the output reservation; the columns that staged rows 
 class RegionJoin(SemiStreamJoin):
     """The disk's side of `tide`.
 
-    One read is matched while the next one is under way. A read serves the regions whose rows wait longest and those
+    One read is matched while the next ones are under way. A read serves the regions whose rows wait longest and those
     for which most rows wait, half and half: so no row waits for ever and few bytes are read a row. Matched master
     rows are copied to a staging area, and become columns together when that is full or the step ends.
     """
@@ -166,7 +166,7 @@ class RegionJoin(SemiStreamJoin):
 
     def _read_ahead(self) -> bool:
         """Keep a read under way for the regions that should be served next; False when nobody waits."""
-        while len(self._services) < 2 and len(regions := self._choose()):
+        while len(self._services) <= self.sizes.reads_ahead and len(regions := self._choose()):
             self._begin_service(regions)
         return bool(self._services)
 
