@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tidemill.core.errors import SpecError, StoreError
 from tidemill.master import MasterData
-from tidemill.master.page_files import PageFiles
 from tidemill.master.layout import PAGE_ALIGNMENT_BYTES, RUN_BYTES
+from tidemill.master.page_files import PageFiles
 
 ROWS = 60_000
 HOWS = [(direct, flight) for direct in (False, True) for flight in (1, 4)]

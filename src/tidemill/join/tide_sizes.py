@@ -72,7 +72,7 @@ class TideSizes:
             "hot_rows": 64,
             "sketch": LEAST_SKETCH_BYTES,
             "waiting": 6 * (stream_row + WORK_BYTES_PER_ROW) + 256,  # whatever arrives can wait
-            "disk_buffer": (1 + _READS_AHEAD) * longest,
+            "disk_buffer": 2 * longest,
             "index": master.index_bytes + master.pages * _INDEX_BYTES_OF_A_REGION + 64,
             "output": output_row,
         }
@@ -93,11 +93,13 @@ class TideSizes:
         index = master.index_bytes + regions * _INDEX_BYTES_OF_A_REGION + 64
         spare += least["index"] - index
         region_bytes = region_pages * (longest - 4096) + 4096  # read together: aligned once
-        regions_per_read = max(1, min(_MOST_REGIONS_PER_READ, spare // (8 * region_bytes)))
+        # A read costs as much work as two regions take to read: at small budgets fewer and larger ones are better.
+        reads_ahead = _READS_AHEAD if spare > _READS_AHEAD * 32 * region_bytes else 1
+        regions_per_read = max(1, min(_MOST_REGIONS_PER_READ, spare // (3 * (1 + reads_ahead) * region_bytes)))
         parts = {
             "arrivals_bytes": least["arrivals"] + min(spare // 16, _MOST_ARRIVALS_BYTES),
             "sketch_bytes": least["sketch"] + spare // 20,
-            "disk_buffer_bytes": max(least["disk_buffer"], (1 + _READS_AHEAD) * regions_per_read * region_bytes),
+            "disk_buffer_bytes": max(least["disk_buffer"], (1 + reads_ahead) * regions_per_read * region_bytes),
             "output_bytes": least["output"] + min(spare // 8, _MOST_OUTPUT_BYTES),
         }  # fmt: skip
         left = total_bytes - index - sum(parts.values())
@@ -109,7 +111,7 @@ class TideSizes:
             region_pages=region_pages,
             regions_per_read=regions_per_read,
             reads_per_step=_READS_PER_STEP,
-            reads_ahead=_READS_AHEAD,
+            reads_ahead=reads_ahead,
             **parts,
         )
 
