@@ -3,7 +3,7 @@
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -50,7 +50,8 @@ class _Job:
     """Block with which each page begins in the buffer, and the end of the last."""
     offset: npt.NDArray[np.uint32]
     file: npt.NDArray[np.uint16]
-    stretches: list[tuple[int, int]]
+    stretches: Int64s
+    """First page and end of each run of neighbours on disk."""
     buffer: UInt8s
     page_start: Int64s
     found: Int64s
@@ -143,25 +144,33 @@ class PageReader:
         if not in_flight or self._pool is None:
             return self._finish(self._prepare(pages))
         job = self._prepare(pages, _RUN_BLOCKS)
-        deque(self._pool.map(lambda stretch: self._fill(job, stretch), job.stretches), maxlen=0)
+        deque(self._pool.map(lambda stretch: self._fill(job, stretch), job.stretches.tolist()), maxlen=0)
         return self._opened(job)
 
     def _prepare(self, pages: Pages, most_blocks: int | None = None) -> "_Job":
         """What reading the pages takes; stretches of neighbours no longer than that."""
         begin = self._begins(pages)
         offset, file = self._index.offset[pages], self._index.file[pages]
-        if self._is_in_order and isinstance(pages, slice) and len(begin) > 1 and most_blocks is None:
-            parts = [(0, len(begin) - 1)]  # as is known without a look at the index
-        else:
+        parts = self._neighbours(pages, begin)
+        if most_blocks is not None:
             is_apart = self._is_apart(pages, begin)
-            parts = list(stretches(is_apart, begin, most_blocks or int(begin[-1])))
+            parts = np.array(list(stretches(is_apart, begin, most_blocks)), dtype=np.int64).reshape(-1, 2)
         found = np.empty((2, (len(begin) - 1) * self._most_rows_of_a_page), dtype=np.int64)
         buffer = self._room(int(begin[-1]) * PAGE_ALIGNMENT_BYTES)
         return _Job(pages, begin, offset, file, parts, buffer, np.empty(len(begin), np.int64), found)
 
+    def _neighbours(self, pages: Pages, begin: Int64s) -> Int64s:
+        """First page and end of each run of neighbours on disk."""
+        count = len(begin) - 1
+        if self._is_in_order and isinstance(pages, slice):  # as is known without a look at the index
+            return np.array([[0, count]] * min(1, count), dtype=np.int64).reshape(-1, 2)
+        is_first = np.ones(count, dtype=np.bool_)
+        is_first[1:] = self._is_apart(pages, begin)
+        first = np.flatnonzero(is_first)
+        return np.stack([first, np.append(first[1:], count)[: len(first)]], axis=1)
+
     def _finish(self, job: "_Job") -> PageRows:
-        first = np.array([stretch[0] for stretch in job.stretches], dtype=np.int64)
-        end = np.array([stretch[1] for stretch in job.stretches], dtype=np.int64)
+        first, end = job.stretches.T
         codes, at = job.found
         bad = read_pages(
             self._files.handles[job.file[first]],
@@ -172,7 +181,7 @@ class PageReader:
             job.page_start, codes, at,
         )  # fmt: skip
         if bad == NOT_READ:  # read again by a way that says why
-            for stretch in job.stretches:
+            for stretch in job.stretches.tolist():
                 self._fill(job, stretch)
             return self._opened(job)
         return self._verified(job, bad)
@@ -207,7 +216,7 @@ class PageReader:
         skipped = -memory.address % PAGE_ALIGNMENT_BYTES if self.direct else 0
         return np.frombuffer(memoryview(memory), np.uint8, size_bytes, skipped)
 
-    def _fill(self, job: "_Job", stretch: tuple[int, int]) -> None:
+    def _fill(self, job: "_Job", stretch: Sequence[int]) -> None:
         """Read pages that are neighbours on disk."""
         first, end = stretch
         begin = int(job.begin[first]) * PAGE_ALIGNMENT_BYTES
