@@ -25,7 +25,7 @@ def by_popularity(tmp_path_factory: pytest.TempPathFactory) -> MasterData:
     return MasterData.build(table, key="id", path=folder, order_by="popularity", page_bytes=4096)
 
 
-@pytest.mark.parametrize("name", ["cache", "hybrid", "inl", "moij", "ssij", "x_hybrid"])
+@pytest.mark.parametrize("name", ["cache", "hybrid", "inl", "moij", "ssij", "tide", "x_hybrid"])
 @pytest.mark.parametrize("memory_bytes", [120_000, 1_000_000])
 def test_every_pair_leaves_once(name: str, memory_bytes: int, by_popularity: MasterData):
     assert by_popularity.pages > 10

@@ -5,6 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tidemill.join.catalog import JOINS
 from tidemill.master import MasterData
 
 SHAPES: dict[str, list[int]] = {
@@ -15,6 +16,16 @@ SHAPES: dict[str, list[int]] = {
     "one key": [4] * 25,
     "far apart": [-(2**63), -9, -8, 0, 6, 2**40, 2**63 - 1],
 }
+
+
+# The default has most parts that can go wrong: it is tried on three times as many cases as any other.
+NAMES = [*sorted(JOINS), "tide", "tide"]
+
+
+@pytest.fixture(params=NAMES, ids=[name + "+" * NAMES[:at].count(name) for at, name in enumerate(NAMES)])
+def name(request: pytest.FixtureRequest) -> str:
+    """A join of the catalog."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.laws.conftest import SHAPES
+from tests.laws.steps import fewer_pages, pages_of_a_step
 
 from tidemill.core.errors import BudgetError
 from tidemill.core.memory import MemoryBudget
@@ -22,6 +23,10 @@ STREAM = pa.schema([("row", pa.int64()), ("key", pa.int64()), ("note", pa.string
 FITTING = settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+
+
+MOST_STEPS = 5000
+"""Ten times what the slowest join needs for the longest stream."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +73,14 @@ class Case:
         total = {"least": least, "tiny": least + 4000, "small": 60_000, "ample": 1_000_000}[self.budget]
         sizes = kind.sizes_for(master, plan, max(least, total))
         changed: dict[str, int] = {"least_rows_between_switches": 1, "eviction_rounds": 1}
-        if self.pages_per_step is not None and hasattr(sizes, "pages_per_step"):
-            changed["pages_per_step"] = min(self.pages_per_step, sizes.pages_per_step)
         if self.tight_output:
             changed["output_bytes"] = min(sizes.output_bytes, 6000)
         known = {field.name for field in fields(sizes)}
         changed = {name: value for name, value in changed.items() if name in known}
-        return MemoryBudget(max(least, total)), replace(sizes, **changed)
+        sizes = replace(sizes, **changed)
+        if self.pages_per_step is not None:
+            sizes = fewer_pages(sizes, self.pages_per_step, master, plan)
+        return MemoryBudget(max(least, total, sizes.total_bytes)), sizes
 
 
 def least_bytes(kind: Any, master: MasterData, plan: Any) -> int:
@@ -100,6 +106,13 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def run(join: SemiStreamJoin, batches: list[pa.RecordBatch], *, drains: bool = False) -> Iterator[StepReport]:
+    """Reports of all steps, of which there must be an end."""
+    for steps, report in enumerate(_steps(join, batches, drains)):
+        assert steps < MOST_STEPS, f"{join.pending_rows} rows never leave"
+        yield report
+
+
+def _steps(join: SemiStreamJoin, batches: list[pa.RecordBatch], drains: bool) -> Iterator[StepReport]:
     """One row or more at a time, as room allows, with a step after each offer; perhaps batch by batch."""
     for batch in batches:
         rest = batch
@@ -120,11 +133,6 @@ def rows_of(reports: list[StepReport]) -> Counter[tuple[Any, ...]]:
     return Counter(
         tuple(row.values()) for report in reports for batch in report.outputs for row in batch.to_pylist()
     )
-
-
-@pytest.fixture(params=sorted(JOINS))
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 # A key of several pages waits while only its first page is read for others.
@@ -185,6 +193,9 @@ def test_memory_in_use_stays_inside_its_reservations(
         over = {part: held for part, held in report.held_bytes.items() if held > reserved[part]}
         assert not over
         assert budget.held_bytes <= budget.total_bytes
+        # A single row leaves however wide it is.
+        output_bytes = sum(batch.nbytes for batch in report.outputs)
+        assert report.output_rows <= 1 or output_bytes <= reserved.get("output", output_bytes)
 
 
 @FITTING
@@ -230,8 +241,8 @@ def test_a_step_reads_no_more_pages_than_its_sizes_say(
     name: str, masters: dict[str, MasterData], case: Case
 ) -> None:
     join, _ = case.join(name, masters)
-    sizes = getattr(join, "sizes", None)
-    most = getattr(sizes, "pages_per_step", getattr(sizes, "master_pages_per_step", 0))
+    most = pages_of_a_step(join)
+    assert case.pages_per_step is None or most <= case.pages_per_step
     assert all(report.pages_read <= most for report in run(join, case.batches()))
 
 

@@ -2,20 +2,14 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.laws.test_join_laws import CUT_ROW, FITTING, STREAM, Case, cases, rows_of, run
 
 from tidemill.core.memory import MemoryBudget
-from tidemill.join.catalog import JOINS, make_join
+from tidemill.join.catalog import make_join
 from tidemill.join.protocol import SemiStreamJoin
 from tidemill.master import MasterData
-
-
-@pytest.fixture(params=sorted(JOINS))
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def ordered_join(

@@ -43,14 +43,22 @@ def own_bytes() -> int:
     raise RuntimeError("this kernel does not report RssAnon")
 
 
-def measure(folder: str, name: str, budget_bytes: int, stream_rows: int) -> None:
-    keys = Zipf(MASTER_ROWS, exponent=1.0, seed=3, spread=True).draw(stream_rows)
+def stream_keys(kind: str, rows: int) -> np.ndarray:
+    """Zipf 1 over all keys, or keys beyond the last one, none of them twice."""
+    if kind == "absent":
+        return MASTER_ROWS + np.random.default_rng(3).permutation(rows)
+    return Zipf(MASTER_ROWS, exponent=1.0, seed=3, spread=True).draw(rows)
+
+
+def measure(folder: str, name: str, budget_bytes: int, stream_rows: int, reads: int, kind: str) -> None:
+    keys = stream_keys(kind, stream_rows)
     gc.collect()
     pa.default_memory_pool().release_unused()
     ctypes.CDLL(None).malloc_trim(0)  # else what the set-up freed would hide what the join takes
     baseline = most = own_bytes()
-    master = MasterData.open(folder)
-    join = make_join(name, master, STREAM, stream_key="key", budget=MemoryBudget(budget_bytes))
+    # Several at a time: what threads that read leave behind would show here.
+    master = MasterData.open(folder, reads_in_flight=reads)
+    join = make_join(name, master, STREAM, stream_key="key", budget=MemoryBudget(budget_bytes), how="left")
     finished = hot_hits = held = 0
     for step, report in enumerate(drive(join, batches(keys))):
         finished += report.emitted_rows
@@ -76,4 +84,4 @@ if __name__ == "__main__":
     if len(sys.argv) == 2:
         build(sys.argv[1])
     else:
-        measure(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        measure(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]), sys.argv[6])

@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tidemill.core.errors import StoreError
+from tidemill.core.errors import BudgetError, StoreError
 from tidemill.core.memory import MemoryBudget
+from tidemill.core.units import format_bytes
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.arrivals import Arrivals
 from tidemill.join.parts.frequency import FrequencySketch
@@ -149,7 +150,8 @@ class TideJoin(RegionJoin):
             int(rows * self._miss_share) or 1, int(rows * self._miss_share * row_bytes)
         ):
             rows //= 2
-        return rows
+        # A row that may never wait is found out when it is tried with nobody else there.
+        return max(rows, int(self._room.waiting_rows == 0))
 
     def _probe(self, tally: StepTally) -> bool:
         """Let arrivals meet hot rows; False when there are none, or when their misses could not wait."""
@@ -173,6 +175,8 @@ class TideJoin(RegionJoin):
                 misses, regions = misses[regions >= 0], regions[regions >= 0]
             encoded, until = self._encode(batch, misses)
         if until == 0:
+            if not self._room.waiting_rows:
+                raise self._too_wide(batch)
             return False
         if until < batch.num_rows:
             misses, regions = misses[misses < until], regions[: len(misses[misses < until])]
@@ -191,6 +195,16 @@ class TideJoin(RegionJoin):
         self._begin_leaving(batch, at, matches, sizes[:until])
         self._look_at_split()
         return True
+
+    def _too_wide(self, batch: pa.RecordBatch) -> BudgetError:
+        row_bytes = int(self._room.layout.encode(batch.slice(0, 1))[1][-1])
+        return BudgetError(
+            f"a stream row takes {format_bytes(row_bytes)} while it waits, and the room has "
+            f"{format_bytes(self.sizes.waiting_bytes)}",
+            code="row_too_wide",
+            next_move="give the join more memory, or leave wide columns out of the stream",
+            row_bytes=row_bytes,
+        )
 
     def _look_at_split(self) -> None:
         """Let the room empty itself if hot and waiting rows should share memory otherwise."""
@@ -248,7 +262,7 @@ class TideJoin(RegionJoin):
 
         self._leaving = Leaving(
             self.plan, self._layout, self._hot.rows, at, matches, sizes, gather,
-            stream_bytes=self._stream_bytes(batch), skip=self._given_of_first,
+            stream_sizes=self._stream_sizes(batch, known), memory_from=self._memory, skip=self._given_of_first,
         )  # fmt: skip
         self._given_of_first = 0
 
@@ -263,8 +277,12 @@ class TideJoin(RegionJoin):
             self._leaving = self._probed = None
             self._arrivals.let_go()
 
-    def _stream_bytes(self, batch: pa.RecordBatch) -> int:
-        return max(1, -(-batch.nbytes // max(1, batch.num_rows)))
+    def _stream_sizes(self, batch: pa.RecordBatch, rows: Int64s) -> Int64s:
+        """Bytes of some rows of a batch; one number when all are equally long."""
+        layout = self._room.layout
+        if layout.last_open_offset < 0:
+            return np.array([layout.least_row_bytes])
+        return np.diff(layout.encode(batch.take(rows))[1])
 
     # Waiting rows meet the disk (`parts/region_join.py`).
 
@@ -279,8 +297,10 @@ class TideJoin(RegionJoin):
 
     def _keep(self, service: Service, start: Int64s, matches: Int64s) -> None:
         if not self._hot.is_full:
-            page = (service.page.buffer, service.page.at)
-            self._hot.admit(*page, start, matches, service.codes, self._sketch.estimate(service.codes))
+            met = self._sketch.estimate(service.codes)
+            if service.is_long:
+                met[~service.is_complete(start, matches)] = 0
+            self._hot.admit(service.page.buffer, service.page.at, start, matches, service.codes, met)
 
     # What waits, for a snapshot.
 

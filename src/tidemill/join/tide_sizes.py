@@ -95,7 +95,9 @@ class TideSizes:
         region_bytes = region_pages * (longest - 4096) + 4096  # read together: aligned once
         # A read costs as much work as two regions take to read: at small budgets fewer and larger ones are better.
         reads_ahead = _READS_AHEAD if spare > _READS_AHEAD * 32 * region_bytes else 1
-        regions_per_read = max(1, min(_MOST_REGIONS_PER_READ, spare // (3 * (1 + reads_ahead) * region_bytes)))
+        regions_per_read = max(
+            1, min(_MOST_REGIONS_PER_READ, spare // (3 * (1 + reads_ahead) * region_bytes))
+        )
         parts = {
             "arrivals_bytes": least["arrivals"] + min(spare // 16, _MOST_ARRIVALS_BYTES),
             "sketch_bytes": least["sketch"] + spare // 20,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from tidemill.core.errors import SpecError, StoreError
+from tidemill.core.recycled import Recycled
 from tidemill.master.hashing import Bools, Int64s
 from tidemill.master.index import PageIndex
 from tidemill.master.layout import PAGE_ALIGNMENT_BYTES, RUN_BYTES, Manifest
@@ -25,6 +25,7 @@ UInt8s = npt.NDArray[np.uint8]
 Pages = Int64s | slice
 """Numbers of pages; as a slice for neighbours, which is found faster."""
 WORK_BYTES_PER_ROW = 8 + 8
+_MOST_KEPT_BYTES = 8 * 2**20
 _RUN_BLOCKS = RUN_BYTES // PAGE_ALIGNMENT_BYTES
 
 
@@ -102,6 +103,7 @@ class PageReader:
         everything = slice(0, index.pages)
         self._is_in_order = not self._is_apart(everything, self._begins(everything)).any()
         self._files = PageFiles(store, manifest.files, direct=direct)
+        self._memory = Recycled(_MOST_KEPT_BYTES)
         self._pool = ThreadPoolExecutor(reads_in_flight, "page-reads") if reads_in_flight > 1 else None
         if self._pool is not None:
             # May run inside a garbage collection, in any thread and at any line: it must not wait for a thread.
@@ -212,9 +214,7 @@ class PageReader:
         return is_apart
 
     def _room(self, size_bytes: int) -> UInt8s:
-        memory = pa.allocate_buffer(size_bytes + (PAGE_ALIGNMENT_BYTES if self.direct else 0))
-        skipped = -memory.address % PAGE_ALIGNMENT_BYTES if self.direct else 0
-        return np.frombuffer(memoryview(memory), np.uint8, size_bytes, skipped)
+        return self._memory.array(size_bytes)
 
     def _fill(self, job: "_Job", stretch: Sequence[int]) -> None:
         """Read pages that are neighbours on disk."""

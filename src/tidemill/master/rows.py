@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.core.errors import SpecError
+from tidemill.core.recycled import Recycled
 from tidemill.master import row_kernels as kernels
 from tidemill.master.nested import children_schema, pack_nested, unpack_nested
 from tidemill.master.plain import has_no_plain_form, plain, plain_type
@@ -139,24 +140,31 @@ class RowLayout:
         kernels.put_rows(_table(facts), _table(opened), bits, self.fixed_bytes, at, rows)
         return rows[: at[-1]], at
 
-    def decode(self, rows: UInt8s, at: Int64s, names: Sequence[str] | None = None) -> pa.RecordBatch:
+    def decode(
+        self,
+        rows: UInt8s,
+        at: Int64s,
+        names: Sequence[str] | None = None,
+        memory_from: Recycled | None = None,
+    ) -> pa.RecordBatch:
         """Rows as columns; a negative place gives a row of NULLs.
 
         Args:
             rows: Buffer of rows; may be read-only.
             at: Where the wanted rows begin in it, in any order and as often as wanted.
             names: Columns wanted; all in the order of the schema if None.
+            memory_from: Where their memory comes from; from Arrow if None.
         """
         columns = self._columns(None if names is None else tuple(names))
-        memory = pa.allocate_buffer(columns.most_bytes(len(at)))
+        room, memory = _allocated(columns.most_bytes(len(at)), memory_from)
         found = np.empty((len(columns.slots) + 1, 5), dtype=np.int64)
         facts = (rows, at, columns.facts)
-        absent = kernels.get_columns(*facts, _bytes(memory), found)
+        absent = kernels.get_columns(*facts, room, found)
         *places, (*_, values_bytes, _) = found.tolist()
         columns.check_sizes(places, len(at))
-        values = pa.allocate_buffer(values_bytes)
+        values_room, values = _allocated(values_bytes, memory_from)
         if values_bytes:
-            kernels.get_values(*facts, found, _bytes(memory), _bytes(values))
+            kernels.get_values(*facts, found, room, values_room)
         arrays: list[pa.Array[Any]] = []
         for slot, (place, size, is_full, values_place, values_size) in zip(
             columns.slots, places, strict=True
@@ -336,6 +344,14 @@ def _facts_of(column: "pa.Array[Any]", slot: Slot) -> list[int]:
 
 def _table(lines: list[list[int]], width: int = 11) -> Int64s:
     return np.array(lines, dtype=np.int64).reshape(len(lines), width)
+
+
+def _allocated(size_bytes: int, memory_from: Recycled | None) -> tuple[UInt8s, pa.Buffer]:
+    """Memory to write to, and as a buffer of columns."""
+    if memory_from is not None and size_bytes:
+        return memory_from.buffer(size_bytes)
+    buffer = pa.allocate_buffer(size_bytes)
+    return _bytes(buffer), buffer
 
 
 def _bytes(buffer: pa.Buffer) -> UInt8s:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from tidemill.core.recycled import Recycled
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts import leaving_kernels as kernels
 from tidemill.join.parts.kernels import Int64s
@@ -25,7 +26,8 @@ class Leaving:
         matches: How many there are.
         sizes: Bytes that they take together.
         gather: Gives the stream rows at positions of `at`.
-        stream_bytes: Average size of a stream row.
+        stream_sizes: Of each stream row, or one for all.
+        memory_from: Where the memory of master columns comes from.
         skip: Matches of the first row that have left before.
     """
 
@@ -39,21 +41,25 @@ class Leaving:
         sizes: Int64s,
         gather: Callable[[Int64s], pa.RecordBatch],
         *,
-        stream_bytes: int,
+        stream_sizes: Int64s,
+        memory_from: Recycled,
         skip: int = 0,
     ) -> None:
         self.plan = plan
         self.at, self.matches = at, matches
-        self._ends = self._output_ends(sizes, stream_bytes) if skip == 0 and plan.how in _ONE_EACH else None
+        self._ends = self._output_ends(sizes, stream_sizes) if skip == 0 and plan.how in _ONE_EACH else None
         self._layout, self._rows = layout, rows
         self._gather = gather
-        self._stream_bytes = stream_bytes
+        self._stream_sizes = stream_sizes
+        self._memory_from = memory_from
+        # Without master columns nothing of a master row is looked at.
+        self._shape = (layout.last_open_offset, layout.fixed_bytes) if plan.chosen_columns else (-1, 0)
         # Next row, which of its matches, pairs, bytes, where its next match lies.
         self._cursor = np.zeros(5, dtype=np.int64)
         if skip and len(at):
             self._cursor[kernels.NEXT_MATCH] = skip
             before = at[0]
-            for _ in range(skip):
+            for _ in range(skip if plan.chosen_columns else 0):
                 before += int(layout.sizes(rows, np.array([before]))[0])
             self._cursor[4] = before
         self._pairs_per = pairs_per(plan)
@@ -82,14 +88,20 @@ class Leaving:
         if self._ends is not None:
             return self._put_out_one_each(self._ends, before, limit_bytes, tally)
         most_pairs = int(
-            min(np.maximum(self.matches[before:], 1).sum(), limit_bytes // self._stream_bytes + 1)
+            min(np.maximum(self.matches[before:], 1).sum(), limit_bytes // kernels.PAIR_WORK_BYTES + 1)
         )
         pair_row, pair_at = np.empty((2, most_pairs), dtype=np.int64)
         self._cursor[kernels.PAIRS] = self._cursor[kernels.USED_BYTES] = 0
-        shape = (self._layout.last_open_offset, self._layout.fixed_bytes)
         found = (self._rows, self.at, self.matches)
         kernels.pair_up(
-            *self._pairs_per, *found, self._stream_bytes, limit_bytes, *shape, self._cursor, pair_row, pair_at
+            *self._pairs_per,
+            *found,
+            self._stream_sizes,
+            limit_bytes,
+            *self._shape,
+            self._cursor,
+            pair_row,
+            pair_at,
         )
         pairs = int(self._cursor[kernels.PAIRS])
         if pairs:
@@ -97,12 +109,12 @@ class Leaving:
         self.output_bytes = int(self._cursor[kernels.USED_BYTES])
         return slice(before, self.next_row)
 
-    def _output_ends(self, sizes: Int64s, stream_bytes: int) -> Int64s | None:
+    def _output_ends(self, sizes: Int64s, stream_sizes: Int64s) -> Int64s | None:
         """Bytes of output up to and with each row, when no row has more than one match; else None."""
         if len(self.matches) and int(self.matches.max()) > 1:
             return None
         leaves = 1 if self.plan.how == "left" else self.matches
-        return np.cumsum((sizes + (stream_bytes + kernels.PAIR_WORK_BYTES)) * leaves)
+        return np.cumsum((sizes + (stream_sizes + kernels.PAIR_WORK_BYTES)) * leaves)
 
     def _put_out_one_each(self, ends: Int64s, before: int, limit_bytes: int, tally: StepTally) -> slice:
         """As `put_out`, where each row gives one pair at most: no need to walk through matches."""
@@ -121,7 +133,7 @@ class Leaving:
         stream_rows = self._gather(pair_row)
         if not self.plan.chosen_columns:
             return self.plan.assemble(stream_rows, None, self.matches[pair_row] > 0)
-        master_rows = self._layout.decode(self._rows, pair_at, self.plan.chosen_columns)
+        master_rows = self._layout.decode(self._rows, pair_at, self.plan.chosen_columns, self._memory_from)
         return self.plan.assemble(stream_rows, master_rows, pair_at >= 0)
 
 

@@ -15,7 +15,7 @@ and where the next match lies (`pair_up`) or the staging area ends (`stage`)."""
 
 @njit(
     types.void(
-        types.int64, types.int64, types.int64, READ_BYTES, READ_INT64S, READ_INT64S, types.int64, types.int64,
+        types.int64, types.int64, types.int64, READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, types.int64,
         types.int64, types.int64, INT64S, INT64S, INT64S,
     ),
     cache=True,
@@ -27,7 +27,7 @@ def pair_up(
     rows: UInt8s,
     at: Int64s,
     matches: Int64s,
-    stream_bytes: int,
+    stream_sizes: Int64s,
     limit_bytes: int,
     last_open: int,
     fixed_bytes: int,
@@ -38,7 +38,8 @@ def pair_up(
     """Pairs of stream row and master row, from the cursor on, until one more would not fit.
 
     The matches of a row lie side by side from `at`. `per_match`, `if_matched` and `if_not` say how many pairs a
-    row gives for each match, once when it has one, once when it has none. The first pair always fits.
+    row gives for each match, once when it has one, once when it has none. Stream rows
+    take `stream_sizes` each, or all the same when there is one. The first pair always fits.
     """
     while cursor[NEXT] < len(at):
         i = cursor[NEXT]
@@ -47,6 +48,7 @@ def pair_up(
             wanted = 1
         while cursor[NEXT_MATCH] < wanted:
             place = np.int64(-1)
+            stream_bytes = stream_sizes[i] if len(stream_sizes) > 1 else stream_sizes[0]
             size = np.int64(stream_bytes + PAIR_WORK_BYTES + fixed_bytes)
             if matches[i] > 0 and per_match:
                 place = cursor[STAGED] if cursor[NEXT_MATCH] > 0 else at[i]
@@ -69,7 +71,7 @@ def pair_up(
 @njit(
     types.void(
         types.int64, types.int64, types.int64, READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S,
-        types.int64, types.int64, types.int64, types.int64, BYTES, INT64S, INT64S, INT64S,
+        READ_INT64S, types.int64, types.int64, types.int64, BYTES, INT64S, INT64S, INT64S,
     ),
     cache=True,
 )  # fmt: skip
@@ -82,7 +84,7 @@ def stage(
     start: Int64s,
     matches: Int64s,
     given: Int64s,
-    stream_bytes: int,
+    stream_sizes: Int64s,
     last_open: int,
     fixed_bytes: int,
     limit_bytes: int,
@@ -110,9 +112,12 @@ def stage(
                 row = start[i] + cursor[NEXT_MATCH]
                 place = page_at[row]
                 if len(staging) == 0 and row + 1 < len(page_at):
-                    size = page_at[row + 1] - place  # or more, at the end of a page: without a look at the row
+                    size = (
+                        page_at[row + 1] - place
+                    )  # or more, at the end of a page: without a look at the row
                 else:
                     size = row_size(page, place, last_open, fixed_bytes)
+            stream_bytes = stream_sizes[i] if len(stream_sizes) > 1 else stream_sizes[0]
             need = size + stream_bytes + PAIR_WORK_BYTES
             is_copied = place >= 0 and len(staging) > 0
             if cursor[PAIRS] == len(pair_row) or (is_copied and cursor[STAGED] + size > len(staging)):

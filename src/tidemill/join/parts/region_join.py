@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidemill.core.errors import BudgetError
 from tidemill.core.memory import MemoryBudget
+from tidemill.core.recycled import Recycled
+from tidemill.core.units import format_bytes
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.kernels import Bools, Int64s
 from tidemill.join.parts.keys import stream_keys
@@ -52,6 +55,7 @@ class RegionJoin(SemiStreamJoin):
         self._staging = np.empty(int(sizes.output_bytes * _STAGING_SHARE) // 8, dtype=np.uint64).view(
             np.uint8
         )
+        self._memory = Recycled(sizes.output_bytes - len(self._staging))
         self._output_bytes = 0
         self._used_since_return = 0
 
@@ -125,7 +129,12 @@ class RegionJoin(SemiStreamJoin):
         """Slots, matches as they were staged and, where no master columns leave, whether there is one; settles who is finished."""
         begin = service.next_row
         rows, at = service.stage(
-            self._pairs_per, self._layout, staging, len(self._staging), filled, self._waiting_bytes
+            self._pairs_per,
+            self._layout,
+            staging,
+            len(self._staging),
+            filled,
+            self._room.sizes(service.slots),
         )
         matched = None if self._copies else (service.matches + service.given)[rows] > 0
         if service.is_last_piece:
@@ -146,10 +155,10 @@ class RegionJoin(SemiStreamJoin):
         if not len(slots):
             return
         # Slots were given back already: their rows stay where they are until others come.
-        stream_rows = self._room.decode(slots)
+        stream_rows = self._room.decode(slots, self._memory)
         if self._copies:
             at = np.concatenate([part[1] for part in leaving])
-            master_rows = self._layout.decode(rows, at, self.plan.chosen_columns)
+            master_rows = self._layout.decode(rows, at, self.plan.chosen_columns, self._memory)
             tally.outputs.append(self.plan.assemble(stream_rows, master_rows, at >= 0))
         else:
             matched = np.concatenate([part[2] for part in leaving if part[2] is not None])
@@ -159,10 +168,6 @@ class RegionJoin(SemiStreamJoin):
         matched = int(np.count_nonzero(service.matches[rows] + service.given[rows]))
         count_fates(self.plan, matched, rows.stop - rows.start - matched, "disk_matches", tally)
         self._room.release(service.slots[rows])
-
-    @property
-    def _waiting_bytes(self) -> int:
-        return max(self.plan.stream_row_bytes, self._room.layout.least_row_bytes)
 
     def _read_ahead(self) -> bool:
         """Keep a read under way for the regions that should be served next; False when nobody waits."""
@@ -200,8 +205,7 @@ class RegionJoin(SemiStreamJoin):
         if service.page:
             if self.plan.stream_key.form.is_hashed:
                 self._confirm(service, start, matches)
-            if not service.is_long:
-                self._keep(service, start, matches)
+            self._keep(service, start, matches)
         service.meet(start, matches)
 
     def _confirm(self, service: Service, start: Int64s, matches: Int64s) -> None:
@@ -246,7 +250,15 @@ class RegionJoin(SemiStreamJoin):
         first = self._room.next_slot
         if rows.num_rows:
             codes, _ = stream_keys(rows, self.plan.stream_key)
-            self._room.push(codes, self._regions.of(codes), *self._room.layout.encode(rows))
+            encoded, at = self._room.layout.encode(rows)
+            if not self._room.fits(rows.num_rows, int(at[-1])):
+                raise BudgetError(
+                    f"{rows.num_rows} rows of {format_bytes(int(at[-1]))} waited when the snapshot was taken, and the "
+                    f"room has {format_bytes(self.sizes.waiting_bytes)}",
+                    code="snapshot_too_large",
+                    next_move="restore into a join with at least the memory of the one that was snapshot",
+                )
+            self._room.push(codes, self._regions.of(codes), encoded, at)
         return np.arange(first, first + rows.num_rows)
 
     def _restore_long(
@@ -264,7 +276,7 @@ class RegionJoin(SemiStreamJoin):
     def _return_freed_memory(self) -> None:
         """Let Arrow's allocator give back what it keeps."""
         self._used_since_return += self._output_bytes
-        if self._used_since_return > self.sizes.total_bytes:
+        if self._used_since_return > self.sizes.total_bytes // 2:
             self._used_since_return = 0
             pa.default_memory_pool().release_unused()
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tidemill.join.parts import leaving_kernels as kernels
-from tidemill.join.parts.kernels import Int64s
+from tidemill.join.parts.kernels import Bools, Int64s
 from tidemill.master.protocol import Master
 from tidemill.master.reads import PageRows
 from tidemill.master.rows import RowLayout, UInt8s
@@ -50,6 +50,7 @@ class Service:
         cuts = np.arange(most_pages, len(pages), most_pages)
         self._pieces = deque(np.split(pages, cuts) if len(cuts) else [pages] if len(pages) else [])
         self.is_long = len(cuts) > 0
+        self._first_page = int(pages[0]) if len(pages) else 0
         """Whether it takes several pieces: then its progress is worth keeping."""
         self.pages = _NONE
         self._reading: Any = None
@@ -123,6 +124,15 @@ class Service:
         edges = self.page.page_start[np.searchsorted(self.pages, first_page)]
         return np.repeat(edges[:-1], rows), np.repeat(edges[1:], rows)
 
+    def is_complete(self, start: Int64s, matches: Int64s) -> Bools:
+        """Which codes have all their rows in this piece, as far as that is known."""
+        if not self.is_long:
+            return np.ones(len(matches), dtype=np.bool_)
+        begins = (start > 0) | (self.pages[0] == self._first_page)
+        ends = (start + matches < len(self.page.codes)) | self.is_last_piece
+        complete: Bools = (matches > 0) & begins & ends
+        return complete
+
     def meet(self, start: Int64s, matches: Int64s) -> None:
         """Note the matches of this piece, less those that have left."""
         if self._passed.any():
@@ -136,7 +146,7 @@ class Service:
         staging: UInt8s,
         limit_bytes: int,
         filled: Int64s,
-        stream_bytes: int,
+        stream_sizes: Int64s,
     ) -> tuple[Int64s, Int64s]:
         """Pairs of row and match, as far as they fit: positions in `slots`, and places in the staging area.
 
@@ -146,7 +156,7 @@ class Service:
             staging: Where their copies go; when it is empty, places are those in the pages.
             limit_bytes: Of the output.
             filled: Bytes that the output takes so far, and end of what is staged; moved on.
-            stream_bytes: Of an average stream row.
+            stream_sizes: Of the stream row of each slot, or one for all.
         """
         cursor = self.cursor
         cursor[kernels.PAIRS], cursor[kernels.USED_BYTES :] = 0, filled
@@ -154,11 +164,11 @@ class Service:
         if not self.is_last_piece:
             if_matched = if_not = 0
         most = int(self.matches[self.next_row :].sum()) * per_match + len(self.slots) - self.next_row
-        most = min(most, limit_bytes // (stream_bytes + kernels.PAIR_WORK_BYTES) + 1)
+        most = min(most, limit_bytes // kernels.PAIR_WORK_BYTES + 1)
         pair_row, pair_at = np.empty((2, most), dtype=np.int64)
         page: Any = self.page or PageRows(staging[:0], _NONE, _NONE, _NONE)
         kernels.stage(
-            per_match, if_matched, if_not, page.buffer, page.at, self.start, self.matches, self.given, stream_bytes,
+            per_match, if_matched, if_not, page.buffer, page.at, self.start, self.matches, self.given, stream_sizes,
             layout.last_open_offset, layout.fixed_bytes, limit_bytes, staging, cursor, pair_row, pair_at,
         )  # fmt: skip
         filled[:] = cursor[kernels.USED_BYTES :]

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
+from tidemill.core.recycled import Recycled
 from tidemill.join.parts import waiting_kernels as kernels
 from tidemill.join.parts.kernels import Int64s
 from tidemill.master.rows import RowLayout, UInt8s
@@ -107,6 +108,13 @@ class WaitingRoom:
         """Where the rows begin in `rows`; good until the next `push`."""
         return slots * self._stride if self._stride else self._at[slots]
 
+    def sizes(self, slots: Int64s) -> Int64s:
+        """Bytes of the rows; one number when all are equally long."""
+        if self._stride:
+            return np.array([self._stride])
+        sizes: Int64s = self.rows.view(np.int32)[(self._at[slots] >> 2) - 1].astype(np.int64)
+        return sizes
+
     def waiting_slots(self) -> Int64s:
         """Slots of all rows on the lists of regions, which stay there."""
         slots, codes = np.empty((2, int(self.count.sum())), dtype=np.int64)
@@ -114,8 +122,8 @@ class WaitingRoom:
         kernels.pop(*lists, np.flatnonzero(self.count), slots, codes)
         return slots
 
-    def decode(self, slots: Int64s) -> pa.RecordBatch:
-        return self.layout.decode(self.rows, self.places(slots))
+    def decode(self, slots: Int64s, memory_from: Recycled | None = None) -> pa.RecordBatch:
+        return self.layout.decode(self.rows, self.places(slots), memory_from=memory_from)
 
 
 __all__ = ["REGION_BYTES", "WaitingRoom"]
