@@ -27,9 +27,14 @@ def watched(session: SparkSession, action: Callable[[], T], tick: Callable[[floa
     group = (context and context.getLocalProperty(_GROUP)) or tag
     jobs = _Jobs(context, group)
 
+    # Tags of the session itself, as over Spark Connect, end nothing in a classic session: tried with 4.3.
+    end_tagged = session.interruptTag if context is None else context.cancelJobsWithTag
+
     def run() -> T:
-        session.addTag(tag)
-        if context is not None:
+        if context is None:
+            session.addTag(tag)
+        else:
+            context.addJobTag(tag)
             context.setLocalProperty(_GROUP, group)
         return action()
 
@@ -39,7 +44,9 @@ def watched(session: SparkSession, action: Callable[[], T], tick: Callable[[floa
             while not wait([future], timeout=_POLL_SECONDS).done:
                 tick(jobs.share())
         except BaseException:
-            session.interruptTag(tag)
+            # Again and again: a job that is still being planned is not there to be ended.
+            while not wait([future], timeout=_POLL_SECONDS).done:
+                end_tagged(tag)
             raise
     return future.result()
 

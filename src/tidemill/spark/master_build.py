@@ -30,7 +30,7 @@ from tidemill.master.keys import KeyForm
 from tidemill.master.new_version import new_version
 from tidemill.master.source import SourceRows, open_source
 from tidemill.spark.job_watch import watched
-from tidemill.spark.master_frame import arrow_schema, refuse
+from tidemill.spark.master_frame import arrow_schema, refuse_unfit
 from tidemill.spark.master_parts import ANSWER, DONE_SUFFIX, Part, PartWriter
 from tidemill.spark.master_whole import attempts_folder, finish
 
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 def build_version(source: DataFrame, *, key: Sequence[str], path: Path, options: BuildOptions) -> int:
     """The number of the version that readers now find as current."""
-    refuse(source, options)
+    refuse_unfit(source, options)
     given = arrow_schema(source)
     rows = open_source(pa.RecordBatchReader.from_batches(given, iter(())), key)
     build = _Build(source.toDF(*(f"c{number}" for number in range(len(given)))), given, rows, options)

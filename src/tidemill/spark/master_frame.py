@@ -10,7 +10,7 @@ from tidemill.core.errors import SpecError
 from tidemill.master.build import BuildOptions
 
 
-def refuse(source: DataFrame, options: BuildOptions) -> None:
+def refuse_unfit(source: DataFrame, options: BuildOptions) -> None:
     """Stop before the start when no build from this DataFrame can be."""
     names = source.columns
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -65,4 +65,4 @@ def _arrow_type(field: StructField) -> pa.DataType:
     return kind
 
 
-__all__ = ["arrow_schema", "refuse"]
+__all__ = ["arrow_schema", "refuse_unfit"]
