@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidemill.core.errors import InternalError, SpecError
 from tidemill.master.groups import CodeCollisionError, KeyCounts, whole_groups
+from tidemill.master.index import PageIndex
 from tidemill.master.key_pages import SCHEMA as KEY_PAGES
 from tidemill.master.key_pages import write_key_pages
 from tidemill.master.keys import CODE_COLUMN, KeyForm
@@ -17,6 +18,7 @@ from tidemill.master.layout import (
     PAGE_ALIGNMENT_BYTES,
     PAGES_FILE,
     Manifest,
+    PageFile,
     schema_as_text,
 )
 from tidemill.master.new_version import NewVersion, new_version
@@ -28,7 +30,7 @@ from tidemill.master.source import Source, SourceRows, open_source
 
 Progress = Callable[[int, int], None]
 
-_MOST_SEEDS = 64
+MOST_SEEDS = 64
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,12 @@ def _write_version(rows: SourceRows, version: NewVersion, options: BuildOptions)
     if options.order_by is not None:
         batches = ranked(batches, rows.schema, options.order_by)
         work_schema = work_schema.append(pa.field(RANK_COLUMN, pa.int64()))
-    for seed in range(_MOST_SEEDS):
+    for seed in range(MOST_SEEDS):
         form = replace(rows.form, seed=seed)
-        coded = form.told_by(work_schema)
-        sort = ExternalSort(runs / str(seed), coded, form.code_column, options.memory_bytes)
+        schema = form.told_by(work_schema)
+        sort = ExternalSort(runs / str(seed), schema, form.code_column, options.memory_bytes)
         for batch in batches:
-            sort.add(_coded(batch, form, coded))
+            sort.add(coded(batch, form, schema))
             options.say(0, sort.rows, rows.rows_in_all or sort.rows)
         try:
             _write_files(sort, form, form.told_by(rows.schema), version, options)
@@ -88,14 +90,18 @@ def _write_version(rows: SourceRows, version: NewVersion, options: BuildOptions)
         else:
             shutil.rmtree(runs)
             return
-    raise InternalError(
-        f"{_MOST_SEEDS} seeds of the hash all gave one code to two keys of {list(rows.form.columns)}",
+    raise hash_collides(rows.form)
+
+
+def hash_collides(form: KeyForm) -> InternalError:
+    return InternalError(
+        f"{MOST_SEEDS} seeds of the hash all gave one code to two keys of {list(form.columns)}",
         code="hash_collides",
         next_move="report it: a good hash does this in no lifetime",
     )
 
 
-def _coded(batch: pa.RecordBatch, form: KeyForm, schema: pa.Schema) -> pa.RecordBatch:
+def coded(batch: pa.RecordBatch, form: KeyForm, schema: pa.Schema) -> pa.RecordBatch:
     """The batch with its codes; those of another seed are replaced."""
     columns = {name: batch.column(name) for name in batch.schema.names}
     if form.is_hashed:
@@ -113,9 +119,31 @@ def _write_files(
     keeps_groups = options.order_by is not None
     writer = PageWriter(aside / PAGES_FILE, layout, options.page_bytes, keeps_groups=keeps_groups)
     with writer:
-        keys_bytes, blocks_bytes, blocks_crc = write(sort, writer, counts, form, aside, options)
-    index = writer.index()
-    index_bytes, index_crc = index.write(aside)
+        key_files = write(sort, writer, counts, form, aside, options)
+    files = [writer.finished(version.pages_name)]
+    write_manifest(
+        aside, form, schema, counts, writer.index(), files, options, writer.most_rows_of_a_page, key_files
+    )
+
+
+_KeyFiles = tuple[int, int, int]
+"""Bytes of the keys file, bytes and CRC-32C of its blocks file."""
+
+
+def write_manifest(
+    folder: Path,
+    form: KeyForm,
+    schema: pa.Schema,
+    counts: KeyCounts,
+    index: PageIndex,
+    files: Sequence[PageFile],
+    options: BuildOptions,
+    most_rows_of_a_page: int,
+    key_files: _KeyFiles = (0, 0, 0),
+) -> None:
+    """Write the index and, last, the manifest of a version whose other files are on disk."""
+    index_bytes, index_crc = index.write(folder)
+    keys_bytes, blocks_bytes, blocks_crc = key_files
     Manifest(
         key_columns=list(form.columns),
         key_types=[str(kind) for kind in form.types],
@@ -131,18 +159,14 @@ def _write_files(
         page_bytes=options.page_bytes,
         pages=index.pages,
         longest_page_bytes=int(index.blocks.max(initial=0)) * PAGE_ALIGNMENT_BYTES,
-        most_rows_of_a_page=writer.most_rows_of_a_page,
-        files=[writer.finished(version.pages_name)],
+        most_rows_of_a_page=most_rows_of_a_page,
+        files=list(files),
         index_file_bytes=index_bytes,
         index_file_crc=index_crc,
         keys_file_bytes=keys_bytes,
         blocks_file_bytes=blocks_bytes,
         blocks_file_crc=blocks_crc,
-    ).write(aside)
-
-
-_KeyFiles = tuple[int, int, int]
-"""Bytes of the keys file, bytes and CRC-32C of its blocks file."""
+    ).write(folder)
 
 
 def _in_key_order(
@@ -183,4 +207,12 @@ def _in_given_order(
     return write_key_pages(aside, keys)
 
 
-__all__ = ["BuildOptions", "Progress", "build_version"]
+__all__ = [
+    "MOST_SEEDS",
+    "BuildOptions",
+    "Progress",
+    "build_version",
+    "coded",
+    "hash_collides",
+    "write_manifest",
+]

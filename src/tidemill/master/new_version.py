@@ -34,7 +34,8 @@ def new_version(path: Path) -> Iterator[NewVersion]:
         aside = path / "versions" / f".building-{version:06d}"
         # The lock is ours, so whatever lies aside was left by a build that died.
         for left_over in (path / "versions").glob(".building-*"):
-            shutil.rmtree(left_over)
+            # Workers of a driver that died may still write into a folder of their own, whose name nobody uses again.
+            shutil.rmtree(left_over, ignore_errors=left_over != aside)
         aside.mkdir()
         try:
             yield NewVersion(version, aside)

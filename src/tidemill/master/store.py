@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from tidemill.core.errors import SpecError, StoreError
 from tidemill.core.units import parse_bytes
-from tidemill.master.build import BuildOptions, Progress, build_version
+from tidemill.master.build import BuildOptions, Progress
+from tidemill.master.builders import SparkRows, builder_of
 from tidemill.master.hashing import Int64s
 from tidemill.master.index import PageIndex
 from tidemill.master.key_pages import KeyPages
@@ -64,7 +65,7 @@ class MasterData:
     @classmethod
     def build(
         cls,
-        source: Source,
+        source: Source | SparkRows,
         *,
         key: str | Sequence[str],
         path: str | Path,
@@ -76,13 +77,14 @@ class MasterData:
         """A handle on the new version, which readers find as current from now on.
 
         Args:
-            source: A pyarrow Table, a RecordBatchReader, or one or more Parquet paths; may be far
-                bigger than memory.
+            source: A pyarrow Table, a RecordBatchReader, one or more Parquet paths, or a Spark DataFrame, whose
+                tasks sort and write in parallel (`spark/master_build.py`); may be far bigger than memory.
             key: One column or several; integers (stored as int64), strings, binaries, decimals, dates
                 or timestamps. Several rows may share a key, none may be NULL.
             path: Folder of the store; a build that dies leaves the version before it current.
             page_bytes: Largest stored page; a single row larger than that gets a page of its own.
-            memory: What sorting may take; rows beyond it are sorted through files beside the new version.
+            memory: What sorting may take; rows beyond it are sorted through files beside the new version. Spark's
+                tasks sort within the memory of their session instead.
             order_by: Pages in another order than that of keys, as the papers' tables by popularity: a column,
                 largest values first, or row numbers of the source in the order wanted. All rows of a key
                 lie in one page, and an index on disk finds it.
@@ -93,7 +95,7 @@ class MasterData:
         folder = Path(path)
         columns = (key,) if isinstance(key, str) else tuple(key)
         options = BuildOptions(page_bytes, parse_bytes(memory), order_by, progress)
-        return cls.open(folder, build_version(source, key=columns, path=folder, options=options))
+        return cls.open(folder, builder_of(source)(source, key=columns, path=folder, options=options))
 
     @classmethod
     def open(
