@@ -203,9 +203,10 @@ class RegionJoin(SemiStreamJoin):
     def _meet(self, service: Service, start: Int64s, matches: Int64s) -> None:
         """Confirm matches by their real keys, and keep the rows of codes that are met often."""
         if service.page:
+            # Before: what the store has of a code is worth keeping, whoever asked for it by another key.
+            self._keep(service, start, matches)
             if self.plan.stream_key.form.is_hashed:
                 self._confirm(service, start, matches)
-            self._keep(service, start, matches)
         service.meet(start, matches)
 
     def _confirm(self, service: Service, start: Int64s, matches: Int64s) -> None:
