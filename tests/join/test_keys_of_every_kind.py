@@ -152,15 +152,8 @@ def test_keys_that_share_a_code_do_not_meet(
         assert not leaves - whole
 
 
-# tide keeps a code as one that does not exist once a stream key that only shares it was looked for.
-LOSES_ROWS = pytest.mark.xfail(
-    raises=AssertionError, reason="a key whose code was met by another key is taken for absent"
-)
-NAMES = [pytest.param(name, marks=LOSES_ROWS if name == "tide" else ()) for name in sorted(JOINS)]
-
-
 @pytest.mark.parametrize("kind", HASHED)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(JOINS))
 def test_no_row_is_lost_to_a_key_that_shares_its_code(
     name: str, kind: str, stores: dict[str, MasterData], monkeypatch: pytest.MonkeyPatch
 ):

@@ -23,12 +23,14 @@ def fewer_pages(sizes: Any, pages: int, master: MasterData, plan: OutputPlan) ->
     known = {field.name for field in fields(sizes)}
     if "pages_per_step" in known:
         return replace(sizes, pages_per_step=min(pages, sizes.pages_per_step))
-    if "regions_per_step" in known:
+    if "regions_per_read" in known:
         region_pages = min(pages, sizes.region_pages)
+        regions = max(1, min(pages // region_pages, sizes.regions_per_read))
         return replace(
             sizes,
             region_pages=region_pages,
-            regions_per_step=max(1, min(pages // region_pages, sizes.regions_per_step)),
+            regions_per_read=regions,
+            reads_per_step=max(1, min(pages // (region_pages * regions), sizes.reads_per_step)),
             index_bytes=sizes.index_bytes + master.pages * _INDEX_BYTES_OF_A_PAGE,
         )
     if "master_pages_per_step" in known:

@@ -113,9 +113,11 @@ def test_few_rows_of_a_long_region_read_only_their_pages(stores):
 
 def test_small_gaps_between_regions_are_not_read_along(stores):
     master = stores["unique"]
-    regions = Regions(master, 4)
-    codes = master.first_codes[[3, 5]] + 2
-    assert regions.pages_for(np.array([0, 1]), np.array([1, 1]), codes).tolist() == [3, 5]
+    regions = Regions(master, 8)
+    codes = master.first_codes[[7, 9]] + 2
+    assert regions.pages_for(np.array([0, 1]), np.array([1, 1]), codes).tolist() == [7, 9]
+    within = master.first_codes[[4, 6]] + 2
+    assert Regions(master, 16).pages_for(np.array([0]), np.array([2]), within).tolist() == [4, 5, 6]
 
 
 # A region longer than a step: its pages come in pieces.
@@ -129,9 +131,11 @@ PER_MATCH = {"inner": (1, 0, 0), "left": (1, 0, 1), "semi": (0, 1, 0), "anti": (
     keys=st.lists(st.integers(0, 5), min_size=1, max_size=6),
     most_pages=st.integers(1, 5),
     staged_rows=st.integers(1, 20),
+    limit_bytes=st.sampled_from([1, 2000, 1_000_000]),
+    wide=st.booleans(),
 )
 def test_a_long_key_gives_all_its_pairs_over_pieces_and_full_staging_areas(
-    how, stores, keys, most_pages, staged_rows
+    how, stores, keys, most_pages, staged_rows, limit_bytes, wide
 ):
     master = stores["long at the ends"]
     codes = np.array(keys, dtype=np.int64)
@@ -140,12 +144,16 @@ def test_a_long_key_gives_all_its_pairs_over_pieces_and_full_staging_areas(
     )
     behind = np.zeros(staged_rows * 50 + 50, dtype=np.uint64).view(np.uint8)
     staging, behind = behind[:-400], behind[-400:]
+    stream_sizes = np.arange(len(keys)) * 100 + 16 if wide else np.array([16])
     pairs: list[tuple[int, int | None]] = []
     service.begin(master)
     for _ in range(3000):
         if service.page is None:
             service.meet(*service.arrive(master))
-        rows, at = service.stage(PER_MATCH[how], master.layout, staging, 16)
+        filled = np.zeros(2, dtype=np.int64)
+        rows, at = service.stage(PER_MATCH[how], master.layout, staging, limit_bytes, filled, stream_sizes)
+        assert filled[0] <= limit_bytes or len(rows) == 1, "more than one pair although that is too much"
+        assert filled[1] <= len(staging)
         decoded = master.layout.decode(staging, at[at >= 0], ("id", "n")).to_pylist()
         numbers = iter(decoded)
         for row, place in zip(rows.tolist(), at.tolist(), strict=True):
@@ -175,7 +183,9 @@ def test_a_row_larger_than_the_staging_area_is_not_staged(stores):
     service.begin(master)
     service.meet(*service.arrive(master))
     whole = np.zeros(100, dtype=np.uint64).view(np.uint8)
-    rows, _ = service.stage((1, 0, 0), master.layout, whole[:80], 16)
+    filled = np.zeros(2, dtype=np.int64)
+    rows, _ = service.stage((1, 0, 0), master.layout, whole[:80], 1_000_000, filled, np.array([16]))
     assert len(rows) == 0
     assert not whole.any()
+    assert not filled.any()
     assert not service.is_piece_over

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidemill.join.parts.kernels import Int64s, home_slot
 from tidemill.join.parts.row_cache import ENTRY_BYTES, RowCache
-from tidemill.join.parts.row_cache_kernels import MOST_ROWS_OF_A_KEY
+from tidemill.join.parts.row_cache_kernels import MOST_BYTES_OF_A_KEY, MOST_ROWS_OF_A_KEY
 from tidemill.master.rows import RowLayout
 
 OPEN = pa.schema([("code", pa.int64()), ("name", pa.string())])
@@ -58,14 +58,15 @@ def cache(
 def found(hot: RowCache, codes: list[int]) -> dict[int, list[str] | None]:
     """Texts of the rows of each code: none if it does not exist, None if it is not hot."""
     layout = RowLayout.of(OPEN, first="code")
-    at, rows = hot.probe(np.array(codes, dtype=np.int64), np.ones(len(codes), dtype=np.bool_))
+    at, rows, sizes = hot.probe(np.array(codes, dtype=np.int64), np.ones(len(codes), dtype=np.bool_))
     texts: dict[int, list[str] | None] = {}
-    for code, begin, count in zip(codes, at.tolist(), rows.tolist(), strict=True):
+    for code, begin, count, size in zip(codes, at.tolist(), rows.tolist(), sizes.tolist(), strict=True):
         places = [begin]
         while len(places) < count:
             places.append(places[-1] + int(layout.sizes(hot.rows, np.array(places[-1:]))[0]))
         kept = layout.decode(hot.rows, np.array(places if count > 0 else [], dtype=np.int64)).to_pylist()
         assert all(row["code"] == code for row in kept)
+        assert size == (layout.sizes(hot.rows, np.array(places)).sum() if count > 0 else 0)
         texts[code] = None if count < 0 else [row["name"] for row in kept]
     return texts
 
@@ -126,8 +127,8 @@ def test_a_code_that_does_not_exist_is_known_and_an_absent_key_matches_nothing()
     page, hot = Page({7: 0, 8: 1}), cache(2000)
     page.admit(hot)
     assert found(hot, [7, 8, 9]) == {7: [], 8: page.texts[8], 9: None}
-    at, rows = hot.probe(np.array([8, 9]), np.array([False, False]))
-    assert (at.tolist(), rows.tolist()) == ([-1, -1], [0, 0])
+    at, rows, sizes = hot.probe(np.array([8, 9]), np.array([False, False]))
+    assert (at.tolist(), rows.tolist(), sizes.tolist()) == ([-1, -1], [0, 0], [0, 0])
 
 
 def test_codes_met_too_rarely_stay_out():
@@ -155,10 +156,22 @@ def test_a_group_that_does_not_fit_is_left_out_and_shorter_ones_still_come():
 
 def test_a_code_with_more_rows_than_an_entry_can_count_stays_out():
     page = Page({1: MOST_ROWS_OF_A_KEY + 1, 2: MOST_ROWS_OF_A_KEY, 3: 1}, FIXED)
+    hot = cache(8_000_000, FIXED, row_bytes=16, keeps_rows=False)
+    page.admit(hot)
+    _, rows, _ = hot.probe(np.array([1, 2, 3]), np.ones(3, dtype=np.bool_))
+    assert rows.tolist() == [-1, MOST_ROWS_OF_A_KEY, 1]
+
+
+def test_a_code_whose_rows_take_more_bytes_than_an_entry_can_count_stays_out():
+    each = int(Page({1: 1}, FIXED).layout.least_row_bytes)
+    most = MOST_BYTES_OF_A_KEY // each
+    assert most < MOST_ROWS_OF_A_KEY
+    page = Page({1: most + 1, 2: most, 3: 1}, FIXED)
     hot = cache(8_000_000, FIXED, row_bytes=16)
     page.admit(hot)
-    _, rows = hot.probe(np.array([1, 2, 3]), np.ones(3, dtype=np.bool_))
-    assert rows.tolist() == [-1, MOST_ROWS_OF_A_KEY, 1]
+    _, rows, sizes = hot.probe(np.array([1, 2, 3]), np.ones(3, dtype=np.bool_))
+    assert (rows.tolist(), sizes.tolist()) == ([-1, most, 1], [0, most * each, each])
+    assert not hot.is_full, "what can never be kept asks for no renewal"
 
 
 def test_what_is_hit_most_stays_and_a_quarter_goes():
@@ -231,8 +244,8 @@ def test_entries_are_found_again_around_the_end_of_the_table(seed: int):
 def test_without_rows_only_counts_are_kept():
     page, hot = Page({1: 3, 2: 0}), cache(200, keeps_rows=False)
     page.admit(hot)
-    _, rows = hot.probe(np.array([1, 2, 3]), np.ones(3, dtype=np.bool_))
-    assert rows.tolist() == [3, 0, -1]
+    _, rows, sizes = hot.probe(np.array([1, 2, 3]), np.ones(3, dtype=np.bool_))
+    assert (rows.tolist(), sizes.tolist()) == ([3, 0, -1], [0, 0, 0])
     assert len(hot.rows) == 0
     hot.renew()
     assert hot.entries == 1

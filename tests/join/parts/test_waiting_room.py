@@ -1,5 +1,6 @@
 """Rows that wait by region, held against a dictionary: each comes out once, as it went in, inside fixed bytes."""
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
 
@@ -82,7 +83,8 @@ def test_rows_come_out_once_as_they_went_in(schema: pa.Schema, size_bytes: int, 
         elif what == "pop":
             regions = np.array(sorted(how), dtype=np.int64)
             expected = [n for region in regions.tolist() for n in sorted(waiting[region])]
-            slots = room.pop(regions)
+            slots, codes = room.pop(regions)
+            assert codes.tolist() == room.codes(slots).tolist()
             # Region after region; within one the order is free.
             assert sorted(leave(room, schema, slots), key=lambda n: (n % REGIONS, n)) == expected
             waiting.update({region: [] for region in regions.tolist()})
@@ -122,9 +124,9 @@ def test_slots_and_space_are_used_again(schema: pa.Schema):
             number += 10
             passed += len(group)
         else:
-            room.release(room.pop(np.arange(1, REGIONS)))
+            room.release(room.pop(np.arange(1, REGIONS))[0])
     assert passed > 20 * room.most_rows
-    assert sorted(leave(room, schema, room.pop(np.array([0])))) == stays
+    assert sorted(leave(room, schema, room.pop(np.array([0]))[0])) == stays
 
 
 def test_rows_of_fixed_length_fill_it_to_the_last():
@@ -132,7 +134,7 @@ def test_rows_of_fixed_length_fill_it_to_the_last():
     assert push(room, FIXED, list(range(room.most_rows)))
     assert room.free_rows == 0
     assert not room.fits(1, 0)
-    slots = room.pop(np.arange(REGIONS))
+    slots, _ = room.pop(np.arange(REGIONS))
     assert sorted(slots.tolist()) == list(range(room.most_rows))
     assert room.free_rows == 0, "rows that are being served still take their place"
     room.release(slots)
@@ -155,7 +157,7 @@ def test_the_space_of_rows_gone_counts_as_free_before_gaps_are_closed():
     numbers = []
     while push(room, OPEN, [len(numbers)]):
         numbers.append(len(numbers))
-    gone = room.pop(np.array([1, 3]))
+    gone, _ = room.pop(np.array([1, 3]))
     left = leave(room, OPEN, gone)
     room.release(gone)
     assert push(room, OPEN, left)
@@ -167,15 +169,37 @@ def test_a_region_is_as_old_as_its_oldest_row():
     for number in (3, 1, 3, 2, 1):
         push(room, FIXED, [number])
     assert room.since[3] < room.since[1] < room.since[2]
-    room.release(room.pop(np.array([3])))
+    room.release(room.pop(np.array([3]))[0])
     push(room, FIXED, [3])
     assert room.since[1] < room.since[2] < room.since[3], "after it was served it is the youngest"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    numbers=st.lists(st.integers(0, REGIONS - 1), max_size=30),
+    oldest=st.integers(0, REGIONS + 1),
+    densest=st.integers(0, REGIONS + 1),
+)
+def test_the_oldest_regions_are_chosen_then_the_densest_of_the_others(numbers, oldest, densest):
+    room = room_of(FIXED, 5000)
+    for number in numbers:
+        assert push(room, FIXED, [number])
+    rows = Counter(numbers)
+    by_age = list(dict.fromkeys(numbers))
+    chosen = room.choose(oldest, densest).tolist()
+    assert chosen[:oldest] == by_age[:oldest]
+    others = by_age[oldest:]
+    assert len(set(chosen)) == len(chosen)
+    assert set(chosen[oldest:]) <= set(others)
+    # Regions with as many rows come in any order.
+    most_rows_first = sorted((rows[region] for region in others), reverse=True)
+    assert [rows[region] for region in chosen[oldest:]] == most_rows_first[:densest]
 
 
 def test_the_slot_of_the_next_row_is_known_before():
     room = room_of(FIXED, 5000)
     push(room, FIXED, [0, 1, 2])
-    room.release(room.pop(np.array([1])))
+    room.release(room.pop(np.array([1]))[0])
     expected = room.next_slot
     push(room, FIXED, [4])
-    assert room.pop(np.array([4])).tolist() == [expected]
+    assert room.pop(np.array([4]))[0].tolist() == [expected]

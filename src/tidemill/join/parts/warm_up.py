@@ -13,6 +13,7 @@ def main() -> None:
     import tidemill.join.parts.window_kernels
     import tidemill.master.hashing
     import tidemill.master.page_kernels
+    import tidemill.master.read_kernels
     import tidemill.master.row_kernels  # noqa: F401
 
     print(f"join kernels ready after {time.perf_counter() - started:.1f} s")
