@@ -226,6 +226,7 @@ def test_a_hot_row_cut_in_its_middle_goes_on_there_after_a_restore(tmp_path: Pat
     assert totals(reports)["hot_hits"] > 20
 
 
+@pytest.mark.usefixtures("fixed_split")
 @pytest.mark.parametrize("memory_bytes", [400_000, 1_000_000])
 def test_keys_of_several_rows_turn_hot_where_a_step_reads_one_region(memory_bytes: int, tmp_path: Path):
     store = repeated(tmp_path, dict.fromkeys(range(1000), 3))

@@ -148,5 +148,5 @@ def test_a_store_error_is_an_error_and_never_null(spark: SparkSession, tmp_path:
     for at in range(100, len(damaged), 1000):
         damaged[at] ^= 1
     pages.write_bytes(damaged)
-    with pytest.raises(Exception, match="has checksum"):
+    with pytest.raises(Exception, match="fails its checksum"):
         tm.enrich(sales(spark), store, on="product_id", memory="8 MB", hot_rows=tmp_path / "hot").collect()
