@@ -58,8 +58,6 @@ def test_what_is_measured_is_a_join_at_work(name: str, reads_in_flight: int, sto
     assert found["growth_bytes"] > found["held_bytes"] / 4, "nothing was measured"
 
 
-# Arrow's default allocator keeps 23 MB that the system's one and jemalloc give back; with four reads in flight the
-# growth lies 0.2 to 1.2 MB below what is allowed, too near to be sure of either outcome.
 CASES = [(name, n) for name in MEASURED for n in (1, 4)]
 
 

@@ -209,8 +209,11 @@ class TideJoin(RegionJoin):
     def _look_at_split(self) -> None:
         """Let the room empty itself if hot and waiting rows should share memory otherwise."""
         if self._split.is_due(self._hot.entries, self._room.most_rows):
-            hits = self._hot.hits_per_byte()
-            self._resize_to = self._split.look(hits_per_byte=hits, waiting_bytes=self.sizes.waiting_bytes)
+            self._resize_to = self._split.look(
+                hits_per_byte=self._hot.hits_per_byte(),
+                waiting_bytes=self.sizes.waiting_bytes,
+                is_hot_full=self._hot.has_been_full,
+            )
 
     def _resize(self, hot_share: float) -> None:
         """Share out anew what hot and waiting rows hold; nobody waits, and hot rows are found again."""

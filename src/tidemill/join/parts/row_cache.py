@@ -51,6 +51,11 @@ class RowCache:
         return bool(self._state[3])
 
     @property
+    def has_been_full(self) -> bool:
+        """Whether more would have become hot if there had been room."""
+        return self.is_full or self.least_met > 1
+
+    @property
     def bytes_held(self) -> int:
         return self._table.nbytes + self._hits.nbytes + int(self._state[2])
 

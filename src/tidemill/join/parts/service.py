@@ -50,9 +50,9 @@ class Service:
         cuts = np.arange(most_pages, len(pages), most_pages)
         self._pieces = deque(np.split(pages, cuts) if len(cuts) else [pages] if len(pages) else [])
         self.is_long = len(cuts) > 0
+        """Whether it takes several pieces: then its progress is worth keeping."""
         # After a restore nobody knows whether codes began in pages read before.
         self._first_page = int(pages[0]) if len(pages) and given_here is None else -1
-        """Whether it takes several pieces: then its progress is worth keeping."""
         self.pages = _NONE
         self._reading: Any = None
         self.start = self.matches = _NONE

@@ -40,12 +40,13 @@ class Split:
     def is_due(self, hot_entries: int, waiting_rows: int) -> bool:
         return self.period.rows > _ROWS_PER_LOOK * self._patience * (hot_entries + waiting_rows)
 
-    def look(self, *, hits_per_byte: float, waiting_bytes: int) -> float | None:
+    def look(self, *, hits_per_byte: float, waiting_bytes: int, is_hot_full: bool) -> float | None:
         """The share that hot rows should have instead, or None; a new period begins.
 
         Args:
             hits_per_byte: Of the less used half of hot rows, for each stream row.
             waiting_bytes: Of the room as it is.
+            is_hot_full: Whether more would be hot if there were room.
         """
         period, self.period = self.period, Period()
         if not period.services or not period.served_rows:
@@ -55,7 +56,7 @@ class Split:
         hot_value = hits_per_byte * (_MISS_SECONDS + read_seconds)
         waiting_value = period.misses / period.rows * read_seconds / max(1, waiting_bytes)
         at = SHARES.index(self.share)
-        if hot_value > _CLEAR * waiting_value and at + 1 < len(SHARES):
+        if hot_value > _CLEAR * waiting_value and at + 1 < len(SHARES) and is_hot_full:
             better = SHARES[at + 1]
         elif waiting_value > _CLEAR * hot_value and at > 0:
             better = SHARES[0 if waiting_value > 4 * _CLEAR * hot_value else at - 1]
