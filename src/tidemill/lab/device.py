@@ -5,7 +5,7 @@ import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -26,15 +26,18 @@ class DeviceCurve:
     """
 
     bytes_per_s: dict[int, float]
+    alone_bytes_per_s: dict[int, float] = field(default_factory=dict)
+    """The same with one read after the other."""
 
     @property
     def best_bytes_per_s(self) -> float:
         return max(self.bytes_per_s.values())
 
-    def seconds(self, size_bytes: float, *, read_bytes: float) -> float:
+    def seconds(self, size_bytes: float, *, read_bytes: float, alone: bool = False) -> float:
         """Seconds to read that much in reads of that size, a straight line between measured points on log scales."""
-        sizes = sorted(self.bytes_per_s)
-        speeds = [self.bytes_per_s[size] for size in sizes]
+        points = (self.alone_bytes_per_s if alone else None) or self.bytes_per_s
+        sizes = sorted(points)
+        speeds = [points[size] for size in sizes]
         at = np.log(max(1.0, read_bytes))
         return size_bytes / float(np.exp(np.interp(at, np.log(sizes), np.log(speeds))))
 
@@ -45,8 +48,12 @@ def measure_device(file: Path) -> DeviceCurve:
     try:
         file_bytes = os.fstat(handle).st_size
         sizes = [size for size in READ_BYTES if size <= file_bytes] or [READ_BYTES[0]]
+        speeds = {
+            size: [_bytes_per_s(handle, file_bytes, size, n) for n in READS_IN_FLIGHT] for size in sizes
+        }
         return DeviceCurve(
-            {size: max(_bytes_per_s(handle, file_bytes, size, n) for n in READS_IN_FLIGHT) for size in sizes}
+            {size: max(found) for size, found in speeds.items()},
+            {size: found[0] for size, found in speeds.items()},
         )
     finally:
         os.close(handle)
