@@ -210,7 +210,7 @@ class MoijJoin(SemiStreamJoin):
                 rounds.serve(self._rows)
             if rounds.are_under_way:
                 break  # output is full
-            if rounds.pages_behind:
+            if rounds.pages_behind and self._rows.waits_for(rounds.read.segments):
                 self._reads.appendleft(self._read_of(rounds.read.segments, rounds.read.end_page))
                 break
             self._judge_hot_rows(len(rounds.read.segments))

@@ -12,7 +12,7 @@ given back are handed out first, so rows never have to be moved together.
 from numba import njit, types
 
 from tidemill.join.parts.kernels import Int32s, Int64s
-from tidemill.master.addresses import load_32, load_64, move_bytes, store_32, store_64
+from tidemill.master.addresses import fetch, load_32, load_64, move_bytes, store_32, store_64
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s
 
 FREE, FRESH, CELLS, USED, ROWS, QUEUE_BEGIN, QUEUE_ROWS, CAPACITY, ENTRIES, HOT_BYTES, LIMIT, WANTED = range(12)
@@ -24,6 +24,7 @@ STRIDE, CODE_BYTES, CODE_AT, LAST_OPEN, FIXED = range(5)
 cell, and what tells the size of a row."""
 HEADER_BYTES = 8
 
+_BLOCK = 32
 _MARK = 0x80000000
 _FREED = 0xFFFFFFFF
 INT32S = types.Array(types.int32, 1, "C")
@@ -47,6 +48,7 @@ def _taken(top: int, state: Int64s, stride: int) -> int:
     cell = state[FREE]
     if cell:
         state[FREE] = load_32(top - cell * stride)
+        fetch(top - state[FREE] * stride)
     else:
         state[FRESH] += 1
         cell = state[FRESH]
@@ -124,6 +126,9 @@ def push(
     """
     top, source, stride = top_of(memory), rows.ctypes.data, shape[STRIDE]
     for i in range(len(codes)):
+        if i % _BLOCK == 0:  # the rows behind which these will stand, asked for together
+            for k in range(i, min(i + _BLOCK, len(codes))):
+                fetch(top - tail[first_page[k] // segment_pages] * stride)
         left, come_from = at[i + 1] - at[i], source + at[i]
         room = stride - HEADER_BYTES - shape[CODE_BYTES]
         needed = 1 + (max(left - room, 0) + stride - HEADER_BYTES - 1) // (stride - HEADER_BYTES)
@@ -257,6 +262,22 @@ def mark_in_order(memory: UInt8s, shape: Int64s, cell: int, marks: Int64s) -> No
         cell = load_32(top - cell * shape[STRIDE])
 
 
+@njit(types.void(BYTES, READ_INT64S, INT32S, READ_INT64S, INT64S), cache=True)
+def touch(memory: UInt8s, shape: Int64s, head: Int32s, segments: Int64s, at: Int64s) -> None:
+    """Bring the rows of some segments into the processor's caches: lists side by side, so that waits overlap."""
+    top = top_of(memory)
+    for i in range(len(segments)):
+        at[i] = head[segments[i]]
+    is_left = True
+    while is_left:
+        is_left = False
+        for i in range(len(segments)):
+            if at[i]:
+                at[i] = load_32(top - at[i] * shape[STRIDE])
+                fetch(top - at[i] * shape[STRIDE])
+                is_left = True
+
+
 @njit(types.int64(types.int64, types.int64, READ_INT64S), cache=True, inline="always")
 def code_of(top: int, cell: int, shape: Int64s) -> int:
     return load_64(top - cell * shape[STRIDE] + shape[CODE_AT])
@@ -292,4 +313,5 @@ __all__ = [
     "size_at",
     "take_marks_off",
     "top_of",
+    "touch",
 ]

@@ -102,6 +102,8 @@ class Rounds:
         assert self._rows is not None
         worth = np.array([shared.waiting_row_bytes, shared.hits_per_waiting_row])
         cursor = self._cursor
+        if not cursor[kernels.RUN] and not cursor[kernels.IS_BEGUN]:
+            shared.touch(self.read.segments)
         while True:
             kernels.serve(
                 shared.memory, shared.state, self._stream.shape, *shared.lists, self.read.segments, self.read.first_row,

@@ -147,6 +147,14 @@ class SharedRows:
         """How many pages must be read for a segment: more than it has when the last rows of a key lie beyond."""
         return max(self.segment_pages, int(self.lists[3, segment]))
 
+    def touch(self, segments: Int64s) -> None:
+        """Make what waits for these segments quick to reach."""
+        cells.touch(self.memory, self.stream.shape, self.lists[0], segments, np.empty_like(segments))
+
+    def waits_for(self, segments: Int64s) -> bool:
+        """Whether rows wait for any of these segments."""
+        return bool(self.lists[2, segments].any())
+
     @property
     def hits_per_waiting_row(self) -> float:
         return self.misses / self._queue_rows
