@@ -14,7 +14,7 @@ from tidemill.master.rows import RowLayout
 _PAPER = PAPER_SIZES["moij"]
 _SEGMENT_BYTES = _PAPER.disk_buffer_bytes or 0
 _STREAM_BUFFER_BYTES = PAPER_SIZES["hybrid"].stream_buffer_bytes or 0
-_READ_SEGMENTS = 4  # read by one hand-over to a thread, which costs 50 µs
+_READ_SEGMENTS = 8  # read by one hand-over to a thread, which costs 50 µs
 _READS_AHEAD = 2
 _STEP_READS = 8  # matched before output is assembled: Arrow takes 0.2 ms a batch, however small
 _DISK_SHARE = 1 / 16
@@ -91,7 +91,7 @@ class MoijSizes:
                 least_bytes=sum(least.values()),
             )
         segment_pages, read_pages, reads_ahead = page.fitting(int(spare * _DISK_SHARE))
-        arrivals = least["arrivals"] + min(spare // 25, _STREAM_BUFFER_BYTES // plan.stream_row_bytes * arrival)
+        arrivals = least["arrivals"] + min(spare // 25, 8 * _STREAM_BUFFER_BYTES // plan.stream_row_bytes * arrival)
         parts = {
             "arrivals_bytes": arrivals,
             "disk_buffer_bytes": page.disk_bytes(read_pages, reads=1 + reads_ahead),

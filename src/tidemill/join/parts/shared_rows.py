@@ -84,7 +84,8 @@ class SharedRows:
         self.segment_pages = segment_pages
         self._put_border(max(LEAST_HOT_BYTES, hot_bytes))
         # How often hot rows were hit says how many rows would wait for them, by what happened to the others since.
-        self.misses = 0
+        self._misses = 0
+        self._misses_at_look = 0
         self._queue_rows = 1
 
     @property
@@ -133,7 +134,7 @@ class SharedRows:
         """How many of these rows wait now, from the front: as many as there is room for."""
         found = (codes, first_page, pages, self.segment_pages, rows, at)
         pushed = cells.push(self.memory, self.state, self.stream.shape, *self.lists, self._queue, *found)
-        self.misses += pushed
+        self._misses += pushed
         self._queue_rows = max(self._queue_rows, self.waiting_rows)
         return pushed
 
@@ -157,20 +158,21 @@ class SharedRows:
 
     @property
     def hits_per_waiting_row(self) -> float:
-        return self.misses / self._queue_rows
+        return self._misses / self._queue_rows
 
     # The border moves.
 
     def look_is_due(self) -> bool:
         """Whether a queue length has passed since hot rows were judged."""
-        return self.misses >= self._queue_rows
+        return self._misses - self._misses_at_look >= self._queue_rows
 
     def judge(self) -> None:
         """Let codes go for which fewer bytes would wait than their rows take, and waiting rows have the room."""
         rule = (*self.master_shape, self.waiting_row_bytes, 1 / max(1e-9, self.hits_per_waiting_row), self.keeps_rows)
         kept.judge(self.memory, self.state, *rule)
-        self.misses //= 2
-        self._queue_rows = 1
+        self._misses //= 2
+        self._misses_at_look = self._misses
+        self._queue_rows = max(1, self.waiting_rows)
         wanted = self.hot_bytes_held + self.hot_bytes_held // _SLACK
         if self.border > wanted + wanted // _SLACK:
             self._put_border(max(LEAST_HOT_BYTES, wanted))
