@@ -71,13 +71,12 @@ class MoijSizes:
         stream = StreamCells(plan)
         arrival = plan.stream_row_bytes + 24 + WORK_BYTES_PER_ROW
         page = _PageNeeds(master.longest_page_bytes, master.layout)
-        segments = max(1, master.pages)
         columns = len(plan.output_schema)
         least = {
             "arrivals": 2 * arrival,
-            "disk_buffer": page.disk_bytes(1, reads=2),
+            "disk_buffer": page.disk_bytes(1, 1, reads=2),
             "hot_rows": LEAST_HOT_BYTES,
-            "index": master.index_bytes + segments * SEGMENT_BYTES,
+            "index": master.index_bytes + max(1, master.pages) * SEGMENT_BYTES,
             "output": 3 * (arrival + max(master.row_bytes, master.longest_page_bytes)) + 64 * columns,
             "pending": stream.most_bytes(2 * arrival),
         }
@@ -90,11 +89,11 @@ class MoijSizes:
                 total_bytes=total_bytes,
                 least_bytes=sum(least.values()),
             )
-        segment_pages, read_pages, reads_ahead = page.fitting(int(spare * _DISK_SHARE))
+        segment_pages, segments, reads_ahead = page.fitting(int(spare * _DISK_SHARE))
         arrivals = least["arrivals"] + min(spare // 25, 8 * _STREAM_BUFFER_BYTES // plan.stream_row_bytes * arrival)
         parts = {
             "arrivals_bytes": arrivals,
-            "disk_buffer_bytes": page.disk_bytes(read_pages, reads=1 + reads_ahead),
+            "disk_buffer_bytes": page.disk_bytes(segment_pages, segments, reads=1 + reads_ahead),
             "hot_rows_bytes": least["hot_rows"] + spare // 28,
             "index_bytes": master.index_bytes + max(1, -(-master.pages // segment_pages)) * SEGMENT_BYTES,
             "output_bytes": least["output"] + min(spare * 3 // 25, _MOST_OUTPUT_BYTES),
@@ -104,9 +103,9 @@ class MoijSizes:
             pending_bytes=total_bytes - sum(parts.values()),
             least_pending_bytes=stream.most_bytes(arrivals),
             segment_pages=segment_pages,
-            read_pages=read_pages,
+            read_pages=segments * segment_pages,
             reads_ahead=reads_ahead,
-            pages_per_step=read_pages * _STEP_READS,
+            pages_per_step=segments * segment_pages * _STEP_READS,
         )
 
 
@@ -118,19 +117,20 @@ class _PageNeeds:
         # Not known, but no page has more.
         self._rows = self._page_bytes // (layout.least_row_bytes + _ROW_OFFSET_BYTES) + 1
 
-    def disk_bytes(self, read_pages: int, *, reads: int) -> int:
-        read = read_pages * (self._page_bytes + self._rows * _ROW_WORK_BYTES) + _ALIGNMENT_BYTES
-        return reads * read + read_pages * self._rows * _MATCH_WORK_BYTES
+    def disk_bytes(self, segment_pages: int, segments: int, *, reads: int) -> int:
+        """For reads of so many segments each, and the work on one of those."""
+        segment = segment_pages * (self._page_bytes + self._rows * _ROW_WORK_BYTES) + _ALIGNMENT_BYTES
+        return reads * segments * segment + segments * segment_pages * self._rows * _MATCH_WORK_BYTES
 
     def fitting(self, most_bytes: int) -> tuple[int, int, int]:
-        """Pages of a segment and of a read, and reads ahead: the paper's segment, several of them if they fit."""
-        segment = max(1, _SEGMENT_BYTES // self._page_bytes)
+        """Pages of a segment, segments of a read, reads ahead: the paper's segment, several of them if they fit."""
+        pages = max(1, _SEGMENT_BYTES // self._page_bytes)
         for segments, ahead in ((_READ_SEGMENTS, _READS_AHEAD), (_READ_SEGMENTS, 1), (2, 1), (1, 1)):
-            if self.disk_bytes(segments * segment, reads=1 + ahead) <= most_bytes:
-                return segment, segments * segment, ahead
-        while segment > 1 and self.disk_bytes(segment, reads=2) > most_bytes:
-            segment //= 2
-        return segment, segment, 1
+            if self.disk_bytes(pages, segments, reads=1 + ahead) <= most_bytes:
+                return pages, segments, ahead
+        while pages > 1 and self.disk_bytes(pages, 1, reads=2) > most_bytes:
+            pages //= 2
+        return pages, 1, 1
 
 
 __all__ = ["MoijSizes"]

@@ -1,5 +1,7 @@
 """Segments on their way from disk, and the part of one that is longer than a read."""
 
+from functools import cached_property
+
 import numpy as np
 
 from tidemill.join.parts.kernels import Int64s
@@ -28,14 +30,20 @@ class SegmentRead:
         self._first_page = first_page
         self._ends = np.cumsum(pages)
         self.first_row = np.zeros(len(segments) + 1, dtype=np.int64)
+        self._master = master
         self._reading: PendingRows
         if len(segments) == 1:
-            self.buffer_bytes = master.run_buffer_bytes(int(first_page[0]), self.pages)
             self._reading = master.begin_read(int(first_page[0]), self.pages)
         else:
             wanted = np.repeat(first_page - self._ends + pages, pages) + np.arange(self.pages)
-            self.buffer_bytes = master.buffer_bytes(wanted)
             self._reading = master.begin_pages(wanted)
+
+    @cached_property
+    def buffer_bytes(self) -> int:
+        """Memory that the read takes at most."""
+        pages = np.diff(self._ends, prepend=0).tolist()
+        runs = zip(self._first_page.tolist(), pages, strict=True)
+        return sum(self._master.run_buffer_bytes(*run) for run in runs)
 
     def first_page(self, number: int) -> int:
         return int(self._first_page[number])
