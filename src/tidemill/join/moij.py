@@ -1,6 +1,5 @@
 """MOIJ: hot rows and waiting rows share one memory, and a key stays where it takes less of it."""
 
-from collections import deque
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,10 +11,11 @@ from tidemill.join.moij_sizes import MoijSizes
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.arrivals import Arrivals
 from tidemill.join.parts.hits import Hits
-from tidemill.join.parts.keys import stream_keys
 from tidemill.join.parts.kernels import Bools, Int64s
+from tidemill.join.parts.keys import stream_keys
+from tidemill.join.parts.page_search import find_pages
 from tidemill.join.parts.rounds import Rounds
-from tidemill.join.parts.segment_read import SegmentRead
+from tidemill.join.parts.segment_read import SegmentReads
 from tidemill.join.parts.shared_rows import SEGMENT_BYTES, SharedRows, StreamCells
 from tidemill.join.parts.snapshots import pack, unpack
 from tidemill.join.parts.tally import StepTally
@@ -24,12 +24,57 @@ from tidemill.master import MasterData
 from tidemill.master.batches import one_batch
 
 _RESERVED = ("arrivals", "disk_buffer", "hot_rows", "index", "output", "pending")
-_REFILL_SHARE = 32  # of the cells must be free before rows are taken: a piece of few rows costs as much as one of many
+_REFILL_SHARE = (
+    32  # of the cells must be free before rows are taken: a piece of few rows costs as much as one of many
+)
 _STAGED_SHARE = 0.4  # of the output reservation; pairs take half as much, and columns the rest
 
 
 class MoijJoin(SemiStreamJoin):
-    """(docstring later)"""
+    """Stream rows with their master rows; memory goes to the side that needs less of it for a key.
+
+    An arriving row first probes the hot rows; a hit leaves at once and a miss waits. The oldest
+    waiting row chooses a segment of the master data by the index, which finishes every row that waits
+    for one of its keys. A key for which more bytes waited than its master rows take turns hot, and the
+    memory for waiting rows shrinks by as much. Now and then hot keys are judged again: those for
+    which fewer bytes would wait make room for waiting rows.
+
+    ```
+    arrivals ──▶ hot rows ──hit──▶ output
+                    ├─miss─▶ pending ◀──oldest chooses── one segment ──▶ output
+                    ◀── n waiting rows > m master rows ──┘      (in bytes; and back every ten rounds)
+    ```
+    Good when few keys carry much of the stream and memory is scarce. Poor on uniform streams, where
+    each segment serves few rows.
+
+    Memory: the index; eight of the paper's segments (0.1 MB each) that are matched and sixteen on their
+    way, 6 % at most; a stream buffer eight times the paper's; output up to 8 MiB; the rest is one piece
+    that hot rows and waiting rows share, with a border that moves (`parts/shared_rows.py`).
+
+    Source: Naeem et al., *Big Data Velocity Management*, IEEE Access 2020, §IV, Theorems 1 and 2,
+    Algorithm 1. Repairs and choices:
+    - Lines 19 to 31 delete the waiting rows of a key after its first master row; here work goes by key
+      groups, so that every pair leaves.
+    - Lines 14 to 16 leave the rows of a key without match waiting; here they finish as unmatched.
+    - Line 13 with an empty queue, line 25 with fractions or less than nothing: memory moves in bytes,
+      and only as far as reservations allow.
+    - Line 35 compares a count per round with Theorem 2's count per queue length, and so evicts too
+      early. Here hits are scaled to a queue length (hits times waiting rows by misses, in the same span),
+      judged after ten rounds once a queue length has passed, and halved instead of forgotten.
+    - Segments are cut at fixed pages. A waiting row counts with the segment in which its key begins, so
+      the queue holds each segment once, in the order of its oldest row. Where the last rows of a key lie
+      behind a segment, more is read; a key longer than a read is finished over several steps and never
+      turns hot.
+    - Bytes are those really held: a waiting row is a cell with its place in a list, a hot key has a slot
+      in the hash table.
+    - The border moves by an eighth of the hot rows at a time, and only into cells that are free: a key
+      that finds no room then turns hot when it is met again.
+    - Execution: eight segments are asked for at a time, and the next ones while they are matched; each
+      is still a round of its own, in order. Rounds are assembled into output together, up to 64 a step.
+    - New rows are taken when one cell in 32 is free, not after every segment; and rows do not wait for
+      ever while all that arrive are hot.
+    Extensions: left, semi and anti.
+    """
 
     name: ClassVar[str] = "moij"
 
@@ -43,12 +88,7 @@ class MoijJoin(SemiStreamJoin):
         self._layout = master.layout
         for name in _RESERVED:
             budget.reserve(name, getattr(self.sizes, f"{name}_bytes"))
-        self._segment_pages = self.sizes.segment_pages
-        self._read_pages = min(self.sizes.read_pages, self.sizes.pages_per_step)
-        # A table of a database is asked for one run of pages at a time.
-        together = self._read_pages // self._segment_pages if hasattr(master, "begin_pages") else 1
-        self._read_segments = max(1, together)
-        self._segments = -(-master.pages // self._segment_pages)
+        self._segments = -(-master.pages // self.sizes.segment_pages)
         self._stream = StreamCells(plan)
         self._used_since_return = 0
         # Held by output
@@ -75,17 +115,18 @@ class MoijJoin(SemiStreamJoin):
             self._stream,
             self._layout,
             self._segments,
-            self._segment_pages,
+            self.sizes.segment_pages,
             keeps_rows=bool(self.plan.master_columns),
+            reserve=self._share,
         )
         self._miss_share = 1.0
         self._probed_since = 0
         self._rounds_since_look = 0
         # Held by the disk buffer
-        self._reads: deque[SegmentRead] = deque()
+        read_pages = min(self.sizes.read_pages, self.sizes.pages_per_step)
+        self._reads = SegmentReads(self._master, read_pages, self.sizes.reads_ahead)
         self._goes_on: list[int] | None = None
         self._rounds.forget()
-        self._share()
 
     def room(self, row_bytes: int | None = None) -> int:
         return self._arrivals.room(row_bytes)
@@ -131,7 +172,7 @@ class MoijJoin(SemiStreamJoin):
             codes, present = stream_keys(batch, self.plan.stream_key)
             at, matches = self._rows.probe(codes, present)
             misses = np.flatnonzero(matches < 0)
-            first_page, pages = self._master.locate(codes[misses])
+            first_page, pages = find_pages(self._master, codes[misses])
             is_absent = pages == 0
             if is_absent.any():  # the index knows that these do not exist
                 matches[misses[is_absent]] = 0
@@ -172,7 +213,9 @@ class MoijJoin(SemiStreamJoin):
     def _count_fates(
         self, matched: int, unmatched: int, found_in: str, output: pa.RecordBatch | None, tally: StepTally
     ) -> None:
-        leaves = {"inner": matched, "left": matched + unmatched, "semi": matched, "anti": unmatched}[self.plan.how]
+        leaves = {"inner": matched, "left": matched + unmatched, "semi": matched, "anti": unmatched}[
+            self.plan.how
+        ]
         tally.counts["emitted_rows"] += leaves
         tally.counts["dropped_rows"] += matched + unmatched - leaves
         tally.counts[found_in] += matched
@@ -187,7 +230,7 @@ class MoijJoin(SemiStreamJoin):
         """Whether a segment is being served: no other row may come between."""
         if self._rounds.are_under_way or self._goes_on is not None:
             return True
-        return bool(self._reads) and not self._reads[0].begins_segments
+        return self._reads.first is not None and not self._reads.first.begins_segment
 
     def _probe_disk(self, tally: StepTally) -> None:
         """Rounds until the step has read its pages, or output is full."""
@@ -196,22 +239,15 @@ class MoijJoin(SemiStreamJoin):
         pages_left = self.sizes.pages_per_step
         rounds = self._rounds
         rounds.begin_output()
-        while rounds.are_under_way or self._next_read(pages_left):
+        while rounds.are_under_way or self._has_read(pages_left):
             if not rounds.are_under_way:
-                read = self._reads.popleft()
-                with tally.timed("read"):
-                    rounds.take(read, read.arrive(), self._pages_behind(read))
-                pages_left -= read.pages
-                if self._goes_on is not None:
-                    rounds.go_on(self._goes_on)
-                    self._goes_on = None
-                self._read_ahead()
+                pages_left -= self._take_read(tally)
             with tally.timed("match"):
                 rounds.serve(self._rows)
             if rounds.are_under_way:
                 break  # output is full
             if rounds.pages_behind and self._rows.waits_for(rounds.read.segments):
-                self._reads.appendleft(self._read_of(rounds.read.segments, rounds.read.end_page))
+                self._reads.go_on(self._rows, rounds.read.segments, rounds.read.end_page)
                 break
             self._judge_hot_rows(len(rounds.read.segments))
         with tally.timed("assemble"):
@@ -220,40 +256,25 @@ class MoijJoin(SemiStreamJoin):
         tally.counts["pages_read"] = self._master.pages_read - pages_before
         tally.counts["bytes_read"] = self._master.bytes_read - bytes_before
 
-    def _next_read(self, pages_left: int) -> bool:
+    def _has_read(self, pages_left: int) -> bool:
         """Whether the next read belongs to this step; a segment that takes several reads begins a step."""
-        self._read_ahead()
-        if not self._reads or self._reads[0].pages > pages_left:
+        self._reads.begin(self._rows, is_matching=False)
+        read = self._reads.first
+        if read is None or read.pages > pages_left:
             return False
-        is_part = not self._reads[0].begins_segments or self._pages_behind(self._reads[0]) > 0
+        is_part = not read.begins_segment or self._reads.pages_behind(self._rows, read) > 0
         return not (is_part and self._rounds.has_output)
 
-    def _read_ahead(self) -> None:
-        """Keep reads under way for the segments at the front of the queue."""
-        while len(self._reads) + self._rounds.are_under_way <= self.sizes.reads_ahead:
-            chosen = self._rows.choose(self._read_segments, self._read_pages)
-            if not len(chosen):
-                return
-            first = chosen * self._segment_pages
-            pages = np.maximum(self._segment_pages, self._rows.lists[3, chosen])
-            pages = np.minimum(np.minimum(pages, self._read_pages), self._master.pages - first)
-            self._reads.append(SegmentRead(self._master, chosen, first, pages))
-
-    def _read_of(self, segment: Int64s, first_page: int) -> SegmentRead:
-        """A read for one segment, from one of its pages on."""
-        begin = int(segment[0]) * self._segment_pages
-        end = min(begin + self._rows.pages_of(int(segment[0])), self._master.pages)
-        pages = min(end - first_page, self._read_pages)
-        where = (np.array([first_page]), np.array([pages]))
-        return SegmentRead(self._master, segment, *where, begins_segments=first_page == begin)
-
-    def _pages_behind(self, read: SegmentRead) -> int:
-        """Pages behind those read that rows of the segment need: of a key that is longer than a read."""
-        if len(read.segments) > 1:
-            return 0
-        segment = int(read.segments[0])
-        until = segment * self._segment_pages + self._rows.pages_of(segment)
-        return max(0, min(until, self._master.pages) - read.end_page)
+    def _take_read(self, tally: StepTally) -> int:
+        """Pages of the read that is matched from now on, while those behind it are under way."""
+        read = self._reads.take()
+        with tally.timed("read"):
+            self._rounds.take(read, read.arrive(), self._reads.pages_behind(self._rows, read))
+        if self._goes_on is not None:
+            self._rounds.go_on(self._goes_on)
+            self._goes_on = None
+        self._reads.begin(self._rows, is_matching=True)
+        return read.pages
 
     def _judge_hot_rows(self, rounds: int) -> None:
         """Every ten rounds, look whether a queue length has passed, and who should still be hot."""
@@ -263,22 +284,19 @@ class MoijJoin(SemiStreamJoin):
             self._rounds_since_look = 0
             if self._rows.look_is_due():
                 self._rows.judge()
-        self._rows.make_room()
-        self._share()
 
-    def _share(self) -> None:
-        """Reserve for hot rows what lies below the border, and for waiting rows the rest."""
-        if self.budget.holdings()["hot_rows"] != self._rows.border:
-            self.budget.release("hot_rows")
-            self.budget.reserve("pending", self.sizes.shared_bytes - self._rows.border)
-            self.budget.reserve("hot_rows", self._rows.border)
+    def _share(self, hot_bytes: int) -> None:
+        """Reserve so much for hot rows, and for waiting rows all that they leave."""
+        self.budget.release("hot_rows")
+        self.budget.reserve("pending", self.sizes.shared_bytes - hot_bytes)
+        self.budget.reserve("hot_rows", hot_bytes)
 
     # What waits, for a snapshot.
 
     def snapshot(self) -> bytes:
         """What arrived, waits or is on its way out. Hot rows are left out: they only make the join faster."""
-        segments = [self._rounds.segments_left, *(read.segments for read in self._reads)]
-        waiting, marks = self._rows.waiting(np.concatenate(segments))
+        segments = np.concatenate([self._rounds.segments_left, *self._reads.segments])
+        waiting, marks = self._rows.waiting(segments)
         facts: dict[str, Any] = {
             "join": self.name,
             "setting": self._setting(),
@@ -298,9 +316,9 @@ class MoijJoin(SemiStreamJoin):
         """Of the segment that is being served: where its pages begin, how far it has come."""
         if self._rounds.are_under_way:
             return self._rounds.progress()
-        if self._goes_on is not None:
-            return [self._reads[0].first_page(0), *self._goes_on]
-        return [self._reads[0].first_page(0), 0, 0, 0] if self._is_serving else None
+        if self._reads.first is None or not self._is_serving:
+            return None
+        return [self._reads.first.first_page(0), *(self._goes_on or (0, 0, 0))]
 
     def restore(self, snapshot: bytes) -> None:
         facts, parts = unpack(snapshot)
@@ -322,9 +340,9 @@ class MoijJoin(SemiStreamJoin):
                 self._arrivals.add(rows)
         self._rows_in = facts["rows_in"]
         if given or progress:
-            segment = self._rows.choose(1, self._read_pages)
-            first_page, *self._goes_on = progress or [int(segment[0]) * self._segment_pages, 0, 0, given]
-            self._reads.append(self._read_of(segment, first_page))
+            segment = self._rows.choose(1, 1)
+            first_page, *self._goes_on = progress or [int(segment[0]) * self.sizes.segment_pages, 0, 0, given]
+            self._reads.go_on(self._rows, segment, first_page)
             marks = np.zeros(waiting.num_rows, dtype=np.int64)
             marks[facts["marked"]] = 1
             self._rows.mark_first(int(segment[0]), marks)
@@ -334,12 +352,11 @@ class MoijJoin(SemiStreamJoin):
         if not rows.num_rows:
             return 0
         codes, _ = stream_keys(rows, self.plan.stream_key)
-        first_page, pages = self._master.locate(codes)
+        first_page, pages = find_pages(self._master, codes)
         encoded, at = self._stream.layout.encode(rows)
         done = self._rows.push(codes, first_page, pages, encoded, at)
         if done < rows.num_rows:
             self._rows.leave_all_to_waiting_rows()
-            self._share()
             done += self._rows.push(codes[done:], first_page[done:], pages[done:], encoded, at[done:])
         return done
 
@@ -354,10 +371,9 @@ class MoijJoin(SemiStreamJoin):
             pa.default_memory_pool().release_unused()
 
     def _held_bytes(self, tally: StepTally) -> dict[str, int]:
-        reads = sum(read.buffer_bytes for read in self._reads)
         return {
             "arrivals": self._arrivals.bytes_held,
-            "disk_buffer": reads + self._rounds.read_bytes_held,
+            "disk_buffer": self._reads.buffer_bytes + self._rounds.read_bytes_held,
             "hot_rows": self._rows.hot_bytes_held,
             "index": self._master.index_bytes + self._segments * SEGMENT_BYTES,
             "output": self._rounds.bytes_held + sum(output.nbytes for output in tally.outputs),

@@ -90,7 +90,9 @@ class MoijSizes:
                 least_bytes=sum(least.values()),
             )
         segment_pages, segments, reads_ahead = page.fitting(int(spare * _DISK_SHARE))
-        arrivals = least["arrivals"] + min(spare // 25, 8 * _STREAM_BUFFER_BYTES // plan.stream_row_bytes * arrival)
+        arrivals = least["arrivals"] + min(
+            spare // 25, 8 * _STREAM_BUFFER_BYTES // plan.stream_row_bytes * arrival
+        )
         parts = {
             "arrivals_bytes": arrivals,
             "disk_buffer_bytes": page.disk_bytes(segment_pages, segments, reads=1 + reads_ahead),

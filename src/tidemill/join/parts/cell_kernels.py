@@ -15,10 +15,11 @@ from tidemill.join.parts.kernels import Int32s, Int64s
 from tidemill.master.addresses import fetch, load_32, load_64, move_bytes, store_32, store_64
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s
 
-FREE, FRESH, CELLS, USED, ROWS, QUEUE_BEGIN, QUEUE_ROWS, CAPACITY, ENTRIES, HOT_BYTES, LIMIT, WANTED = range(12)
-"""Places in `state`. Of cells: the first one given back, how many were ever handed out, how many there are, are in use;
-rows that wait; the queue of segments. Of hot rows: slots of the table, entries, bytes of rows, where their part of the
-memory ends, bytes that did not fit."""
+FREE, FRESH, CELLS, USED, ROWS, QUEUE_BEGIN, QUEUE_ROWS = range(7)
+"""Places in `state`, of cells: the first one given back, how many were ever handed out, how many there are, how many are
+in use; rows that wait; where the queue of segments begins, and how many are in it."""
+CAPACITY, ENTRIES, HOT_BYTES, LIMIT, WANTED_BYTES, WANTED_KEYS = range(7, 13)
+"""And of hot rows: slots of the table, entries, bytes of rows, where their part of the memory ends; what did not fit."""
 STRIDE, CODE_BYTES, CODE_AT, LAST_OPEN, FIXED = range(5)
 """Places in `shape`: bytes of a cell, bytes of a code before its row (0 if the row has it), where the code lies in the
 cell, and what tells the size of a row."""
@@ -53,7 +54,7 @@ def _taken(top: int, state: Int64s, stride: int) -> int:
         state[FRESH] += 1
         cell = state[FRESH]
     state[USED] += 1
-    return cell
+    return int(cell)
 
 
 @njit(types.void(types.int64, INT64S, types.int64, types.int64), cache=True, inline="always")
@@ -80,7 +81,9 @@ def mark(address: int) -> None:
     store_32(address + 4, load_32(address + 4) | _MARK)
 
 
-@njit(types.void(types.int64, types.int64, types.int64, types.int64, READ_INT64S), cache=True, inline="always")
+@njit(
+    types.void(types.int64, types.int64, types.int64, types.int64, READ_INT64S), cache=True, inline="always"
+)
 def copy_row(top: int, cell: int, to: int, size: int, shape: Int64s) -> None:
     """Put the row of a cell together at an address."""
     skipped = HEADER_BYTES + shape[CODE_BYTES]
@@ -299,7 +302,8 @@ __all__ = [
     "ROWS",
     "STRIDE",
     "USED",
-    "WANTED",
+    "WANTED_BYTES",
+    "WANTED_KEYS",
     "choose",
     "code_of",
     "copy_row",

@@ -15,7 +15,8 @@ _PAIR_BYTES = 16
 
 
 @njit(
-    types.void(READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, types.int64, INT64S, INT64S, INT64S), cache=True
+    types.void(READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, types.int64, INT64S, INT64S, INT64S),
+    cache=True,
 )
 def _pair_up(
     rows: UInt8s, at: Int64s, matches: Int64s, rule: Int64s, limit_bytes: int, cursor: Int64s, pair_row: Int64s, pair_at: Int64s
@@ -30,7 +31,7 @@ def _pair_up(
         i = cursor[_NEXT]
         wanted = max(matches[i] * rule[0], rule[1]) if matches[i] else rule[2]
         while cursor[_NEXT_MATCH] < wanted:
-            place, size = np.int64(-1), rule[5]
+            place, size = -1, rule[5]
             if matches[i] and rule[0] and rule[6]:
                 place = cursor[_PLACE] if cursor[_NEXT_MATCH] else at[i]
                 size = size_at(base + place, rule[4], rule[5])

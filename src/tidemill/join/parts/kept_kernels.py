@@ -6,10 +6,17 @@ entry   place of the first row, in eights from the first of all (32 bits) │ ro
 ```
 """
 
-import numpy as np
 from numba import njit, types
 
-from tidemill.join.parts.cell_kernels import CAPACITY, ENTRIES, HOT_BYTES, LIMIT, WANTED, size_at
+from tidemill.join.parts.cell_kernels import (
+    CAPACITY,
+    ENTRIES,
+    HOT_BYTES,
+    LIMIT,
+    WANTED_BYTES,
+    WANTED_KEYS,
+    size_at,
+)
 from tidemill.join.parts.kernels import Bools, Int64s, home_slot
 from tidemill.master.addresses import fetch, load_64, move_bytes, store_64
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s
@@ -24,10 +31,16 @@ _READ_BOOLS = types.Array(types.boolean, 1, "C", readonly=True)
 @njit(types.int64(types.int64, types.int64, types.int64), cache=True, inline="always")
 def _slot_of(base: int, capacity: int, code: int) -> int:
     """Address of the slot of a code, or of the free slot where it would go."""
-    slot = home_slot(code, capacity)
+    slot = int(home_slot(code, capacity))
     while load_64(base + slot * ENTRY_BYTES + 8) != 0 and load_64(base + slot * ENTRY_BYTES) != code:
-        slot = slot + 1 if slot + 1 < capacity else np.int64(0)
+        slot = slot + 1 if slot + 1 < capacity else 0
     return base + slot * ENTRY_BYTES
+
+
+@njit(types.boolean(types.int64, types.int64), cache=True, inline="always")
+def is_crowded(entries: int, capacity: int) -> bool:
+    """Whether so many entries are too many: searches end at a free slot, and soon only where a quarter is free."""
+    return 4 * entries > 3 * capacity
 
 
 @njit(types.int64(types.int64), cache=True, inline="always")
@@ -56,7 +69,7 @@ def probe(memory: UInt8s, state: Int64s, codes: Int64s, present: Bools, at: Int6
     for begin in range(0, len(codes), _BLOCK):
         end = min(begin + _BLOCK, len(codes))
         for i in range(begin, end):
-            fetch(base + home_slot(codes[i], capacity) * ENTRY_BYTES)
+            fetch(base + int(home_slot(codes[i], capacity)) * ENTRY_BYTES)
         for i in range(begin, end):
             at[i], rows[i] = -1, -1 if present[i] else 0
             if not present[i]:
@@ -103,8 +116,9 @@ def keep(
     if load_64(slot + 8) != 0:
         return
     end = capacity * ENTRY_BYTES + state[HOT_BYTES] + size
-    if end > state[LIMIT] or 4 * (state[ENTRIES] + 1) > 3 * capacity:
-        state[WANTED] += size + ENTRY_BYTES
+    if end > state[LIMIT] or is_crowded(state[ENTRIES] + 1, capacity):
+        state[WANTED_BYTES] += size
+        state[WANTED_KEYS] += 1
         return
     to = end - size
     if keeps_rows:
@@ -201,7 +215,7 @@ def judge(
         store_64(base + slot * ENTRY_BYTES + 8, entry - (entry & _MOST_HITS) + ((entry & _MOST_HITS) >> 1))
     if keeps_rows and state[ENTRIES] < before:
         state[HOT_BYTES] = _moved_together(base, capacity, state[HOT_BYTES], last_open, fixed_bytes)
-    return before - state[ENTRIES]
+    return int(before - state[ENTRIES])
 
 
 @njit(types.void(BYTES, INT64S, types.int64), cache=True)
@@ -226,4 +240,4 @@ def widen_table(memory: UInt8s, state: Int64s, capacity: int) -> None:
     state[CAPACITY] = capacity
 
 
-__all__ = ["ENTRY_BYTES", "judge", "keep", "probe", "widen_table"]
+__all__ = ["ENTRY_BYTES", "is_crowded", "judge", "keep", "probe", "widen_table"]

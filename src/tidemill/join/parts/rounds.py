@@ -35,11 +35,21 @@ class Rounds:
         if self._is_one_each:  # who leaves is known once keys were compared
             if_matched = if_not = 1
         keeps = bool(plan.master_columns)
-        facts = [per_match, if_matched, if_not, keeps, keeps, 1, 1, layout.last_open_offset, layout.fixed_bytes]
+        facts = [
+            per_match,
+            if_matched,
+            if_not,
+            keeps,
+            keeps,
+            1,
+            1,
+            layout.last_open_offset,
+            layout.fixed_bytes,
+        ]
         self._rule = np.array(facts, dtype=np.int64)
         self._grow_staging(staging_bytes)
         self._slots, self._met = np.zeros((2, 2), dtype=np.int32)
-        self._cursor = np.zeros(10, dtype=np.int64)
+        self._cursor = np.zeros(11, dtype=np.int64)
         self.forget()
 
     def forget(self) -> None:
@@ -88,10 +98,10 @@ class Rounds:
             rows: What came.
             pages_behind: That follow, with more rows of the same keys.
         """
-        is_whole = read.begins_segments and not pages_behind
+        is_whole = read.begins_segment and not pages_behind
         self.read, self._rows, self.pages_behind = read, rows, pages_behind
         self._rule[kernels.ADMITS], self._rule[kernels.IS_LAST] = is_whole, pages_behind == 0
-        self._cursor[kernels.RUN] = self._cursor[kernels.IS_BEGUN] = self._cursor[kernels.NEXT_MATCH] = 0
+        self._cursor[: kernels.NEXT_MATCH + 1] = self._cursor[kernels.WANTS_ROOM] = 0
         most_rows = int(np.diff(read.first_row).max())
         if most_rows > len(self._met):
             self._met = np.zeros(most_rows, dtype=np.int32)
@@ -110,10 +120,13 @@ class Rounds:
                 self._rows.buffer, self._rows.codes, self._rows.at, self._slots, self._met, self._rule, worth,
                 self._staging, cursor, *self._pairs,
             )  # fmt: skip
-            if not cursor[kernels.TOO_WIDE]:
+            if cursor[kernels.TOO_WIDE]:
+                self._grow_staging(int(cursor[kernels.TOO_WIDE]))
+                cursor[kernels.TOO_WIDE] = 0
+            elif cursor[kernels.WANTS_ROOM] and not cursor[kernels.IS_BEGUN]:
+                shared.make_room()
+            else:
                 break
-            self._grow_staging(int(cursor[kernels.TOO_WIDE]))
-            cursor[kernels.TOO_WIDE] = 0
         if cursor[kernels.RUN] == len(self.read.segments):
             self._rows = None
 

@@ -5,19 +5,41 @@ rows leave in the order in which they came, beside copies of their matches in a 
 """
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit, types
 
 from tidemill.join.parts import cell_kernels as cells
-from tidemill.join.parts.cell_kernels import INT32S, code_of, copy_row, is_marked, mark, release, size_at, top_of
+from tidemill.join.parts.cell_kernels import (
+    INT32S,
+    code_of,
+    copy_row,
+    is_marked,
+    mark,
+    release,
+    size_at,
+    top_of,
+)
 from tidemill.join.parts.kept_kernels import keep
 from tidemill.join.parts.kernels import Int32s, Int64s, mix
 from tidemill.master.addresses import load_32, move_bytes, store_32
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s
 
-RUN, IS_BEGUN, ROWS_LEFT, NEXT_MATCH, PAIRS, OUTPUT_BYTES, STAGED, MATCHED, UNMATCHED, TOO_WIDE = range(10)
+(
+    RUN,
+    IS_BEGUN,
+    ROWS_LEFT,
+    NEXT_MATCH,
+    PAIRS,
+    OUTPUT_BYTES,
+    STAGED,
+    MATCHED,
+    UNMATCHED,
+    TOO_WIDE,
+    WANTS_ROOM,
+) = range(11)
 """Places in a cursor: which segment of those read, whether it was begun, its rows that are left, the match of the first
 that is next; pairs made, bytes that they will take, end of the staging area; rows that finished; bytes of a pair that
-is wider than the whole staging area."""
+is wider than the whole staging area; whether keys that should turn hot asked for more room."""
 PER_MATCH, IF_MATCHED, IF_NOT, COPIES, KEEPS_ROWS, ADMITS, IS_LAST, MASTER_OPEN, MASTER_FIXED = range(9)
 """Places in a rule: pairs for each match, once if there is one, once if there is none; whether matches are copied, hot
 rows hold rows, codes may turn hot, no pages follow in which rows could match; and what tells the size of a master row."""
@@ -32,7 +54,7 @@ def _index_codes(codes: Int64s, begin: int, end: int, slots: Int32s, capacity: i
     for row in range(begin, end):
         if row > begin and codes[row] == codes[row - 1]:
             continue
-        slot = np.int64(mix(codes[row])) & (capacity - 1)
+        slot = int(mix(codes[row])) & (capacity - 1)
         while slots[slot]:
             slot = (slot + 1) & (capacity - 1)
         slots[slot] = row - begin + 1
@@ -41,10 +63,10 @@ def _index_codes(codes: Int64s, begin: int, end: int, slots: Int32s, capacity: i
 @njit(types.int64(READ_INT64S, types.int64, INT32S, types.int64, types.int64), cache=True, inline="always")
 def _first_row(codes: Int64s, begin: int, slots: Int32s, capacity: int, code: int) -> int:
     """Row with which a code begins, counted from `begin`, or -1."""
-    slot = np.int64(mix(code)) & (capacity - 1)
+    slot = int(mix(code)) & (capacity - 1)
     while slots[slot] and codes[begin + slots[slot] - 1] != code:
         slot = (slot + 1) & (capacity - 1)
-    return slots[slot] - 1
+    return int(slots[slot]) - 1
 
 
 @njit(types.int64(READ_INT64S, types.int64, types.int64), cache=True, inline="always")
@@ -78,7 +100,7 @@ def serve(
     slots: Int32s,
     met: Int32s,
     rule: Int64s,
-    worth: "np.ndarray[tuple[int], np.dtype[np.float64]]",
+    worth: npt.NDArray[np.float64],
     staging: UInt8s,
     cursor: Int64s,
     pair_stream: Int64s,
@@ -87,19 +109,10 @@ def serve(
 ) -> None:
     """Go on from the cursor until all segments are served or the staging area is full.
 
-    Args:
-        memory, state, shape, head, tail, count, reach: Of the waiting rows.
-        segments: Those read, in order.
-        first_row: Number of the first row of each in what was read, and of all rows.
-        pages, codes, at: What was read.
-        slots: Room for a hash table of the codes of a segment, twice as many as it has rows or more; a power of two.
-        met: Room for a number for each row of a segment.
-        rule: As above.
-        worth: Bytes of a waiting row, and hits that are as good as one waiting row.
-        staging: Gets stream and master rows.
-        cursor: As above.
-        pair_stream, pair_master: Get places in the staging area, -1 for no match.
-        pair_cell: Gets the cell of a row with its first pair, minus the cell with others.
+    `segments` are those read, `first_row` says with which row of `codes` and `at` each begins, and `pages` has the rows.
+    `slots` is room for a hash table of the codes of a segment, a power of two and twice its rows or more, `met` for a
+    count of each. `worth` has the bytes of a waiting row, and the hits that are as good as one. Pairs get places in the
+    staging area, -1 for no match, and the cell of the stream row, minus it where the row had a pair before.
     """
     top, source, target = top_of(memory), pages.ctypes.data, staging.ctypes.data
     stride, capacity = shape[cells.STRIDE], len(slots)
@@ -112,7 +125,7 @@ def serve(
             cursor[ROWS_LEFT] = count[segment]
             if rule[ADMITS]:
                 met[: end - begin] = 0
-                cell = np.int64(head[segment])
+                cell = int(head[segment])
                 while cell:
                     row = _first_row(codes, begin, slots, capacity, code_of(top, cell, shape))
                     if row >= 0:
@@ -125,8 +138,13 @@ def serve(
                             codes[begin + row], rule[MASTER_OPEN], rule[MASTER_FIXED], met[row] * worth[0],
                             met[row] * worth[1], rule[KEEPS_ROWS] != 0,
                         )  # fmt: skip
+                if (
+                    state[cells.WANTED_KEYS] and not cursor[WANTS_ROOM]
+                ):  # once: the same keys are met again with more room
+                    cursor[WANTS_ROOM], cursor[IS_BEGUN] = 1, 0
+                    return
         while cursor[ROWS_LEFT]:
-            cell = np.int64(head[segment])
+            cell = int(head[segment])
             address = top - cell * stride
             first = _first_row(codes, begin, slots, capacity, code_of(top, cell, shape))
             matches = _rows_of_code(codes, begin + first, end) if first >= 0 else 0
@@ -136,14 +154,16 @@ def serve(
             elif matches:
                 wanted = rule[IF_MATCHED]
             else:
-                wanted = rule[IF_NOT] if rule[IS_LAST] and not had_match else np.int64(0)
-            staged = np.int64(-1)
+                wanted = rule[IF_NOT] if rule[IS_LAST] and not had_match else 0
+            staged = -1
             stream_size = size_at(
-                address + cells.HEADER_BYTES + shape[cells.CODE_BYTES], shape[cells.LAST_OPEN], shape[cells.FIXED]
+                address + cells.HEADER_BYTES + shape[cells.CODE_BYTES],
+                shape[cells.LAST_OPEN],
+                shape[cells.FIXED],
             )
             while cursor[NEXT_MATCH] < wanted:
-                place, size = np.int64(0), rule[MASTER_FIXED] * rule[COPIES]
-                needed = stream_size if staged < 0 else np.int64(0)
+                place, size = 0, rule[MASTER_FIXED] * rule[COPIES]
+                needed = stream_size if staged < 0 else 0
                 if matches and rule[COPIES]:
                     place = at[begin + first + cursor[NEXT_MATCH]]
                     size = size_at(source + place, rule[MASTER_OPEN], rule[MASTER_FIXED])
@@ -192,7 +212,7 @@ def serve(
         if count[segment] == 0:
             head[segment] = tail[segment] = reach[segment] = 0
         cursor[RUN] += 1
-        cursor[IS_BEGUN] = 0
+        cursor[IS_BEGUN] = cursor[WANTS_ROOM] = 0
 
 
 __all__ = [
@@ -216,5 +236,6 @@ __all__ = [
     "STAGED",
     "TOO_WIDE",
     "UNMATCHED",
+    "WANTS_ROOM",
     "serve",
 ]

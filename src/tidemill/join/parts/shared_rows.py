@@ -1,12 +1,14 @@
 """Hot rows and waiting rows in one memory, each with as much of it as the other leaves."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts import cell_kernels as cells
 from tidemill.join.parts import kept_kernels as kept
-from tidemill.join.parts.kernels import Bools, Int64s
+from tidemill.join.parts.kernels import Bools, Int32s, Int64s
 from tidemill.master.rows import RowLayout, UInt8s
 
 SEGMENT_BYTES = 5 * 4
@@ -57,6 +59,7 @@ class SharedRows:
         segments: Of the master data.
         segment_pages: Of each.
         keeps_rows: False when it is enough to know that a code exists.
+        reserve: Called with the bytes below the border before it moves there.
     """
 
     def __init__(
@@ -70,16 +73,18 @@ class SharedRows:
         segment_pages: int,
         *,
         keeps_rows: bool,
+        reserve: Callable[[int], None],
     ) -> None:
         self.memory: UInt8s = np.zeros(size_bytes // 8, dtype=np.uint64).view(np.uint8)
         self.stream = stream
         self.keeps_rows = keeps_rows
+        self._reserve = reserve
         self.master_shape = (master.last_open_offset, master.fixed_bytes)
         self._least_waiting_bytes = least_waiting_bytes
-        self.state = np.zeros(12, dtype=np.int64)
+        self.state = np.zeros(13, dtype=np.int64)
         self.state[cells.CAPACITY] = LEAST_HOT_BYTES // kept.ENTRY_BYTES
-        self.lists = np.zeros((4, segments), dtype=np.int32)
-        """First cell, last cell, rows and reach of each segment."""
+        # First and last cell of the rows of each segment, their number, and how many pages they need.
+        self._head, self._tail, self._count, self.reach = np.zeros((4, segments), dtype=np.int32)
         self._queue = np.zeros(max(1, segments), dtype=np.int32)
         self.segment_pages = segment_pages
         self._put_border(max(LEAST_HOT_BYTES, hot_bytes))
@@ -87,6 +92,10 @@ class SharedRows:
         self._misses = 0
         self._misses_at_look = 0
         self._queue_rows = 1
+
+    @property
+    def lists(self) -> tuple[Int32s, Int32s, Int32s, Int32s]:
+        return self._head, self._tail, self._count, self.reach
 
     @property
     def waiting_rows(self) -> int:
@@ -107,8 +116,11 @@ class SharedRows:
 
     @property
     def hot_codes(self) -> Int64s:
-        table = self.memory[: int(self.state[cells.CAPACITY]) * kept.ENTRY_BYTES].view(np.int64).reshape(-1, 2)
-        return table[table[:, 1] != 0, 0]
+        table = (
+            self.memory[: int(self.state[cells.CAPACITY]) * kept.ENTRY_BYTES].view(np.int64).reshape(-1, 2)
+        )
+        codes: Int64s = table[table[:, 1] != 0, 0]
+        return codes
 
     @property
     def hot_bytes_held(self) -> int:
@@ -132,8 +144,8 @@ class SharedRows:
 
     def push(self, codes: Int64s, first_page: Int64s, pages: Int64s, rows: UInt8s, at: Int64s) -> int:
         """How many of these rows wait now, from the front: as many as there is room for."""
-        found = (codes, first_page, pages, self.segment_pages, rows, at)
-        pushed = cells.push(self.memory, self.state, self.stream.shape, *self.lists, self._queue, *found)
+        waiting = (self.memory, self.state, self.stream.shape, *self.lists, self._queue)
+        pushed = cells.push(*waiting, codes, first_page, pages, self.segment_pages, rows, at)
         self._misses += pushed
         self._queue_rows = max(self._queue_rows, self.waiting_rows)
         return pushed
@@ -141,20 +153,16 @@ class SharedRows:
     def choose(self, most_segments: int, most_pages: int) -> Int64s:
         """Segments for which the oldest rows wait; they leave the queue."""
         chosen = np.empty(most_segments, dtype=np.int64)
-        count = cells.choose(self.state, self._queue, self.lists[3], self.segment_pages, most_pages, chosen)
+        count = cells.choose(self.state, self._queue, self.reach, self.segment_pages, most_pages, chosen)
         return chosen[:count]
-
-    def pages_of(self, segment: int) -> int:
-        """How many pages must be read for a segment: more than it has when the last rows of a key lie beyond."""
-        return max(self.segment_pages, int(self.lists[3, segment]))
 
     def touch(self, segments: Int64s) -> None:
         """Make what waits for these segments quick to reach."""
-        cells.touch(self.memory, self.stream.shape, self.lists[0], segments, np.empty_like(segments))
+        cells.touch(self.memory, self.stream.shape, self._head, segments, np.empty_like(segments))
 
     def waits_for(self, segments: Int64s) -> bool:
         """Whether rows wait for any of these segments."""
-        return bool(self.lists[2, segments].any())
+        return bool(self._count[segments].any())
 
     @property
     def hits_per_waiting_row(self) -> float:
@@ -168,7 +176,12 @@ class SharedRows:
 
     def judge(self) -> None:
         """Let codes go for which fewer bytes would wait than their rows take, and waiting rows have the room."""
-        rule = (*self.master_shape, self.waiting_row_bytes, 1 / max(1e-9, self.hits_per_waiting_row), self.keeps_rows)
+        rule = (
+            *self.master_shape,
+            self.waiting_row_bytes,
+            1 / max(1e-9, self.hits_per_waiting_row),
+            self.keeps_rows,
+        )
         kept.judge(self.memory, self.state, *rule)
         self._misses //= 2
         self._misses_at_look = self._misses
@@ -178,26 +191,30 @@ class SharedRows:
             self._put_border(max(LEAST_HOT_BYTES, wanted))
 
     def make_room(self) -> None:
-        """Move the border if codes that should be hot found no room, and waiting rows can do with less."""
-        if not self.state[cells.WANTED]:
-            return
-        capacity, entries = int(self.state[cells.CAPACITY]), int(self.state[cells.ENTRIES])
-        slots = capacity * 3 // 2 + 2 if 4 * (entries + 2) > 3 * capacity else capacity
-        needed = slots * kept.ENTRY_BYTES + int(self.state[cells.HOT_BYTES])
-        aside = capacity * kept.ENTRY_BYTES if slots > capacity else 0
-        wanted = max(needed + max(int(self.state[cells.WANTED]), needed // _SLACK), needed + aside)
+        """Move the border for codes that should be hot and found no room, as far as waiting rows can do with less."""
+        capacity, entries, hot_bytes = (
+            int(n) for n in self.state[[cells.CAPACITY, cells.ENTRIES, cells.HOT_BYTES]]
+        )
+        wanted_bytes, wanted_keys = (int(n) for n in self.state[[cells.WANTED_BYTES, cells.WANTED_KEYS]])
+        self.state[[cells.WANTED_BYTES, cells.WANTED_KEYS]] = 0
+        slots = capacity
+        if kept.is_crowded(entries + wanted_keys, capacity):
+            slots = max(capacity * 3 // 2, (entries + wanted_keys) * 3 // 2) + 1
+        aside = capacity if slots > capacity else 0
+        needed = slots * kept.ENTRY_BYTES + hot_bytes
+        wanted = needed + max(wanted_bytes, aside * kept.ENTRY_BYTES, needed // _SLACK)
         in_use = max(self._least_waiting_bytes, self.waiting_bytes_held)
-        most = len(self.memory) - in_use - self.stream.cell_bytes
-        self.state[cells.WANTED] = 0
-        if self.border < wanted and self.border < most:
-            self._put_border(min(wanted, most))
-        if slots > capacity and needed + aside <= self.border:
+        border = min(wanted, len(self.memory) - in_use - self.stream.cell_bytes)
+        if border > self.border:
+            self._put_border(border)
+        if slots > capacity and needed + aside * kept.ENTRY_BYTES <= self.border:
             kept.widen_table(self.memory, self.state, slots)
 
     def _put_border(self, at: int) -> None:
         at = -(-at // 8) * 8
+        self._reserve(at)
         count = (len(self.memory) - at) // self.stream.cell_bytes
-        cells.keep_cells(self.memory, self.state, self.stream.shape, *self.lists[:2], count)
+        cells.keep_cells(self.memory, self.state, self.stream.shape, self._head, self._tail, count)
         self.state[cells.LIMIT] = at
 
     # What waits, for a snapshot.
@@ -208,14 +225,16 @@ class SharedRows:
         queued = self._queue[(begin + np.arange(count)) % len(self._queue)]
         segments = np.concatenate([first, queued.astype(np.int64)])
         at, marks = np.empty((2, self.waiting_rows), dtype=np.int64)
-        size = cells.copy_waiting(self.memory, self.stream.shape, self.lists[0], segments, self.memory[:0], at, marks)
+        size = cells.copy_waiting(
+            self.memory, self.stream.shape, self._head, segments, self.memory[:0], at, marks
+        )
         rows = np.empty(max(8, size), dtype=np.uint8)
-        cells.copy_waiting(self.memory, self.stream.shape, self.lists[0], segments, rows, at, marks)
+        cells.copy_waiting(self.memory, self.stream.shape, self._head, segments, rows, at, marks)
         return self.stream.layout.decode(rows, at), marks
 
     def mark_first(self, segment: int, marks: Int64s) -> None:
         """Give the rows of a segment the marks that `waiting` told."""
-        cells.mark_in_order(self.memory, self.stream.shape, int(self.lists[0, segment]), marks)
+        cells.mark_in_order(self.memory, self.stream.shape, int(self._head[segment]), marks)
 
     def take_marks_off(self, cell_numbers: Int64s) -> None:
         cells.take_marks_off(self.memory, self.stream.shape, cell_numbers)
