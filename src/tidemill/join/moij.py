@@ -153,7 +153,7 @@ class MoijJoin(SemiStreamJoin):
         if self._hits is not None:
             self._put_out_hits(self._hits, tally)
         held_bytes = self._held_bytes(tally)
-        self._return_freed_memory(held_bytes["output"])
+        self._return_freed_memory(tally.counts["bytes_read"] + held_bytes["output"])
         return tally.report(held_bytes)
 
     # The stream-probing phase.
@@ -366,7 +366,7 @@ class MoijJoin(SemiStreamJoin):
     def _return_freed_memory(self, used_bytes: int) -> None:
         """Let Arrow's allocator give back what it keeps."""
         self._used_since_return += used_bytes
-        if self._used_since_return > self.sizes.total_bytes:
+        if self._used_since_return > self.sizes.total_bytes // 2:
             self._used_since_return = 0
             pa.default_memory_pool().release_unused()
 
