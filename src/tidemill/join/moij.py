@@ -1,85 +1,41 @@
 """MOIJ: hot rows and waiting rows share one memory, and a key stays where it takes less of it."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
+from tidemill.core.errors import StoreError
 from tidemill.core.memory import MemoryBudget
+from tidemill.join.moij_sizes import MoijSizes
 from tidemill.join.output import OutputPlan
-from tidemill.join.paper_sizes import PAPER_SIZES
-from tidemill.join.parts.balance import BalancedRows
+from tidemill.join.parts.arrivals import Arrivals
+from tidemill.join.parts.hits import Hits
 from tidemill.join.parts.kernels import Bools, Int64s
-from tidemill.join.parts.needs import Needs, WaitingSizes, needs_of
-from tidemill.join.parts.pending import WORK_BYTES_PER_ROW
+from tidemill.join.parts.keys import stream_keys
+from tidemill.join.parts.page_search import find_pages
+from tidemill.join.parts.rounds import Rounds
+from tidemill.join.parts.segment_read import SegmentReads
+from tidemill.join.parts.shared_rows import SEGMENT_BYTES, SharedRows, StreamCells
+from tidemill.join.parts.snapshots import pack, unpack
 from tidemill.join.parts.tally import StepTally
-from tidemill.join.parts.waiting_join import WaitingJoin
+from tidemill.join.protocol import SemiStreamJoin, StepReport
 from tidemill.master import MasterData
+from tidemill.master.batches import one_batch
 
-_SEGMENT_BYTES = PAPER_SIZES["moij"].disk_buffer_bytes or 0
-_ROUNDS_PER_STEP = 8  # read and matched together: a step costs 0.3 ms beside its work
-_DISK_SHARE = 1 / 16
-_LEAST_HOT_BYTES = 1024
-_EMPTY_GENERATION_BYTES = 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class MoijSizes(WaitingSizes):
-    """How a budget is split at the start; `hot_rows` and `pending` resize each other afterwards.
-
-    >>> sizes = MoijSizes.from_budget(32_000_000, 20, 110, 400_000)
-    >>> sizes.total_bytes, sizes.pages_per_step, sizes.most_generation_bytes // 1_000_000
-    (32000000, 48, 7)
-    """
-
-    hot_rows_bytes: int
-    """At the start: keys on their way in."""
-    segment_pages: int
-    """What one waiting row chooses; a step reads as many segments as `pages_per_step` holds."""
-    eviction_rounds: int = PAPER_SIZES["moij"].eviction_every_rounds or 10
-
-    @property
-    def shared_bytes(self) -> int:
-        return self.hot_rows_bytes + self.pending_bytes
-
-    @property
-    def candidate_bytes(self) -> int:
-        return self.hot_rows_bytes - _EMPTY_GENERATION_BYTES
-
-    @property
-    def most_generation_bytes(self) -> int:
-        """Two of them, candidates twice and half of the waiting rows fit together during a switch."""
-        return min(
-            self.shared_bytes * 2 // 7, self.shared_bytes - self.hot_rows_bytes - 2 * self.arrivals_bytes
-        )
-
-    @classmethod
-    def from_budget(
-        cls,
-        total_bytes: int,
-        stream_row_bytes: int,
-        master_row_bytes: int,
-        index_bytes: int,
-        *,
-        longest_page_bytes: int = 16 * 1024,
-    ) -> "MoijSizes":
-        """Sizes that use the budget; a `BudgetError` names the least that works."""
-        needs = Needs.of(stream_row_bytes, master_row_bytes, index_bytes, longest_page_bytes)
-        spare = needs.spare_bytes("a moij join", total_bytes, _LEAST_HOT_BYTES, arrival_rows=3)
-        sized = needs.buffers(spare, _ROUNDS_PER_STEP * _SEGMENT_BYTES, disk_share=_DISK_SHARE)
-        segment = max(1, 2 * _SEGMENT_BYTES // needs.page_bytes)
-        shared = total_bytes - sum(value for name, value in sized.items() if name.endswith("_bytes"))
-        hot = _LEAST_HOT_BYTES + spare // 28
-        return cls(hot_rows_bytes=hot, pending_bytes=shared - hot, segment_pages=segment, **sized)
+_RESERVED = ("arrivals", "disk_buffer", "hot_rows", "index", "output", "pending")
+_REFILL_SHARE = (
+    32  # of the cells must be free before rows are taken: a piece of few rows costs as much as one of many
+)
+_STAGED_SHARE = 0.4  # of the output reservation; pairs take half as much, and columns the rest
 
 
-class MoijJoin(WaitingJoin[MoijSizes]):
+class MoijJoin(SemiStreamJoin):
     """Stream rows with their master rows; memory goes to the side that needs less of it for a key.
 
     An arriving row first probes the hot rows; a hit leaves at once and a miss waits. The oldest
-    waiting row chooses a segment of the master data by the index, which finishes every waiting row of
-    its key range. A key for which more bytes waited than its master rows take turns hot, and the
+    waiting row chooses a segment of the master data by the index, which finishes every row that waits
+    for one of its keys. A key for which more bytes waited than its master rows take turns hot, and the
     memory for waiting rows shrinks by as much. Now and then hot keys are judged again: those for
     which fewer bytes would wait make room for waiting rows.
 
@@ -91,9 +47,9 @@ class MoijJoin(WaitingJoin[MoijSizes]):
     Good when few keys carry much of the stream and memory is scarce. Poor on uniform streams, where
     each segment serves few rows.
 
-    Memory: the index; up to eight of the paper's segments (0.1 MB each, held twice), 6 % at most; its
-    stream buffer; output up to 8 MiB; the rest is shared by hot rows (up to two sevenths, as a switch holds two generations) and
-    waiting rows (all that hot rows leave).
+    Memory: the index; eight of the paper's segments (0.1 MB each) that are matched and sixteen on their
+    way, 6 % at most; a stream buffer eight times the paper's; output up to 8 MiB; the rest is one piece
+    that hot rows and waiting rows share, with a border that moves (`parts/shared_rows.py`).
 
     Source: Naeem et al., *Big Data Velocity Management*, IEEE Access 2020, §IV, Theorems 1 and 2,
     Algorithm 1. Repairs and choices:
@@ -105,15 +61,18 @@ class MoijJoin(WaitingJoin[MoijSizes]):
     - Line 35 compares a count per round with Theorem 2's count per queue length, and so evicts too
       early. Here hits are scaled to a queue length (hits times waiting rows by misses, in the same span),
       judged after ten rounds once a queue length has passed, and halved instead of forgotten.
-    - A segment need not hold all rows of its keys: a key at its end waits for the segment that does,
-      and a key longer than a segment is finished over several steps and never turns hot.
-    - Bytes are those really held: a waiting row counts twice (putting rows in order copies them) and
-      both sides count their entry in the hash table.
-    - Hot rows are immutable generations: a key turns hot, or is evicted, with the next one. When more
-      keys qualify than fit, those with the best ratio stay.
-    - Up to eight rounds share a step: the oldest waiting rows choose one segment each, and all are
-      read and matched together.
-    - New rows are taken when half of the waiting ones are finished, not after every segment.
+    - Segments are cut at fixed pages. A waiting row counts with the segment in which its key begins, so
+      the queue holds each segment once, in the order of its oldest row. Where the last rows of a key lie
+      behind a segment, more is read; a key longer than a read is finished over several steps and never
+      turns hot.
+    - Bytes are those really held: a waiting row is a cell with its place in a list, a hot key has a slot
+      in the hash table.
+    - The border moves by an eighth of the hot rows at a time, and only into cells that are free: a key
+      that finds no room then turns hot when it is met again.
+    - Execution: eight segments are asked for at a time, and the next ones while they are matched; each
+      is still a round of its own, in order. Rounds are assembled into output together, up to 64 a step.
+    - New rows are taken when one cell in 32 is free, not after every segment; and rows do not wait for
+      ever while all that arrive are hot.
     Extensions: left, semi and anti.
     """
 
@@ -122,96 +81,304 @@ class MoijJoin(WaitingJoin[MoijSizes]):
     def __init__(
         self, master: MasterData, plan: OutputPlan, budget: MemoryBudget, *, sizes: MoijSizes | None = None
     ) -> None:
-        sizes = sizes or self.sizes_for(master, plan, budget.left_bytes)
-        # Arrivals, pending and the disk buffer are held by the base.
-        reserved = ("arrivals", "disk_buffer", "index", "output", "pending", "hot_rows")
-        super().__init__(master, plan, budget, sizes, reserved)
-        # Held by hot rows
-        self._hot = BalancedRows(
-            self._nothing.schema,
-            master.identity,
-            candidate_bytes=sizes.candidate_bytes,
-            row_bytes=master.row_bytes,
-        )
-        self._rounds = 0
-        self._segment_pages = sizes.segment_pages
+        self.plan = plan
+        self.sizes = sizes or self.sizes_for(master, plan, budget.left_bytes)
+        self.budget = budget
+        self._master = master
+        self._layout = master.layout
+        for name in _RESERVED:
+            budget.reserve(name, getattr(self.sizes, f"{name}_bytes"))
+        self._segments = -(-master.pages // self.sizes.segment_pages)
+        self._stream = StreamCells(plan)
+        self._used_since_return = 0
+        # Held by output
+        self._rounds = Rounds(plan, self._stream, self._layout, int(self.sizes.output_bytes * _STAGED_SHARE))
+        self.rounds_done = 0
+        self._clear()
 
     @staticmethod
     def sizes_for(master: MasterData, plan: OutputPlan, total_bytes: int) -> MoijSizes:
         """The split of `total_bytes` for this master data and stream."""
-        return MoijSizes.from_budget(total_bytes, **needs_of(master, plan))
+        return MoijSizes.from_budget(master, plan, total_bytes)
 
-    def _before_work(self, tally: StepTally) -> None:
-        looks = self._rounds >= self.sizes.eviction_rounds
-        if self._in_disk_phase or not self._hot.switch_is_due(looks=looks):
-            return
-        with tally.timed("switch"):
-            self._switch()
-            if looks:
-                self._hot.look_is_over()
-                self._rounds = 0
+    def _clear(self) -> None:
+        """Nothing has arrived, nothing waits, nothing is hot."""
+        # Held by arrivals
+        self._arrivals = Arrivals(self.sizes.arrivals_bytes, self.plan.stream_row_bytes)
+        self._rows_in = 0
+        self._hits: Hits | None = None
+        # Held by hot rows and pending
+        self._rows = SharedRows(
+            self.sizes.shared_bytes,
+            self.sizes.hot_rows_bytes,
+            self.sizes.least_pending_bytes,
+            self._stream,
+            self._layout,
+            self._segments,
+            self.sizes.segment_pages,
+            keeps_rows=bool(self.plan.master_columns),
+            reserve=self._share,
+        )
+        self._miss_share = 1.0
+        self._probed_since = 0
+        self._rounds_since_look = 0
+        # Held by the disk buffer
+        read_pages = min(self.sizes.read_pages, self.sizes.pages_per_step)
+        self._reads = SegmentReads(self._master, read_pages, self.sizes.reads_ahead)
+        self._goes_on: list[int] | None = None
+        self._rounds.forget()
 
-    def _switch(self) -> None:
-        """Choose the hot rows anew, in memory that the waiting rows lend for as long as both generations live."""
-        hot, used = self._hot, self._pending.used_bytes
-        lent = self.sizes.shared_bytes - used - hot.generation.bytes_held - 2 * hot.pool_bytes
-        target = min(lent, self.sizes.most_generation_bytes)
-        if target < min(hot.generation.bytes_held, self.sizes.most_generation_bytes):
-            return  # later, when fewer rows wait
-        self._pending.let_go()
-        self._share(self.sizes.shared_bytes - used)
-        chosen = hot.next_generation(target, self._waiting_row_bytes())
-        if chosen is not None and chosen.bytes_held <= target:
-            hot.use(chosen)
-        else:
-            hot.forget_candidates()
-        self._share(hot.generation.bytes_held + hot.pool_bytes)
+    def room(self, row_bytes: int | None = None) -> int:
+        return self._arrivals.room(row_bytes)
+
+    def offer(self, batch: pa.RecordBatch) -> None:
+        self.plan.refuse_other_schema(batch)
+        if batch.num_rows:
+            self._refuse_beyond_room(batch, self.room(-(-batch.nbytes // batch.num_rows)))
+            self._arrivals.add(batch)
+            self._rows_in += batch.num_rows
+
+    @property
+    def pending_rows(self) -> int:
+        leaving = self._hits.rows_left if self._hits else 0
+        return self._arrivals.rows + leaving + self._rows.waiting_rows
+
+    def step(self) -> StepReport:
+        tally = StepTally(rows_in=self._rows_in)
+        self._rows_in = 0
+        if self._hits is None and not self._is_serving and self._takes_rows:
+            self._probe_stream(tally)
+        elif self._hits is None and self._rows.waiting_rows:
+            self._probe_disk(tally)
+        if self._hits is not None:
+            self._put_out_hits(self._hits, tally)
+        held_bytes = self._held_bytes(tally)
+        self._return_freed_memory(tally.counts["bytes_read"] + held_bytes["output"])
+        return tally.report(held_bytes)
+
+    # The stream-probing phase.
+
+    @property
+    def _takes_rows(self) -> bool:
+        """Whether arrivals are probed now: rows that miss can wait, and those that wait have not waited too long."""
+        if not self._arrivals.rows or (self._rows.waiting_rows and self._probed_since > self._rows.cells):
+            return False
+        return self._rows.free_cells > self._rows.cells // _REFILL_SHARE or not self._rows.waiting_rows
+
+    def _probe_stream(self, tally: StepTally) -> None:
+        """Let arrivals meet hot rows; those that miss wait, as far as there is room."""
+        with tally.timed("probe"):
+            batch = self._arrivals.peek(max(1, int(self._rows.free_cells / self._miss_share)))
+            codes, present = stream_keys(batch, self.plan.stream_key)
+            at, matches = self._rows.probe(codes, present)
+            misses = np.flatnonzero(matches < 0)
+            first_page, pages = find_pages(self._master, codes[misses])
+            is_absent = pages == 0
+            if is_absent.any():  # the index knows that these do not exist
+                matches[misses[is_absent]] = 0
+                misses, first_page, pages = misses[~is_absent], first_page[~is_absent], pages[~is_absent]
+        with tally.timed("wait"):
+            rows = self._stream.layout.encode(batch.take(misses))
+            pushed = self._rows.push(codes[misses], first_page, pages, *rows)
+            until = int(misses[pushed]) if pushed < len(misses) else batch.num_rows
+            if until == 0:
+                self._probed_since = self._rows.cells + 1  # nothing more until some have left
+                return
+            self._miss_share = min(1.0, max(0.02, 0.9 * self._miss_share + 0.11 * pushed / until))
+        self._probed_since += until
+        batch = self._arrivals.take(until)
+        known = np.flatnonzero(matches[:until] >= 0)
+        at, matches = at[known], matches[known]
+        if self.plan.stream_key.form.is_hashed:
+            hit = np.flatnonzero(matches)
+            met = self._are_met(batch.take(known[hit]), at[hit])
+            matches[hit[~met]] = 0
+        row_bytes = -(-batch.nbytes // batch.num_rows)
+        self._hits = Hits(self.plan, self._layout, batch, known, at, matches, row_bytes)
+
+    def _are_met(self, stream_rows: pa.RecordBatch, at: Int64s) -> Bools:
+        """Where equal codes are equal keys."""
+        key = self.plan.stream_key
+        return key.is_met(stream_rows, self._layout.decode(self._rows.memory, at, key.form.columns))
+
+    def _put_out_hits(self, hits: Hits, tally: StepTally) -> None:
+        with tally.timed("assemble"):
+            limit = self.sizes.output_bytes - self._rounds.bytes_held
+            output, matched, unmatched = hits.next_output(self._rows.memory, limit)
+        self._count_fates(matched, unmatched, "hot_hits", output, tally)
+        if not hits.rows_left:
+            self._hits = None
+            self._arrivals.let_go()
+
+    def _count_fates(
+        self, matched: int, unmatched: int, found_in: str, output: pa.RecordBatch | None, tally: StepTally
+    ) -> None:
+        leaves = {"inner": matched, "left": matched + unmatched, "semi": matched, "anti": unmatched}[
+            self.plan.how
+        ]
+        tally.counts["emitted_rows"] += leaves
+        tally.counts["dropped_rows"] += matched + unmatched - leaves
+        tally.counts[found_in] += matched
+        tally.counts["unmatched"] += unmatched
+        if output is not None:
+            tally.outputs.append(output)
+
+    # The disk-probing phase.
+
+    @property
+    def _is_serving(self) -> bool:
+        """Whether a segment is being served: no other row may come between."""
+        if self._rounds.are_under_way or self._goes_on is not None:
+            return True
+        return self._reads.first is not None and not self._reads.first.begins_segment
+
+    def _probe_disk(self, tally: StepTally) -> None:
+        """Rounds until the step has read its pages, or output is full."""
+        self._probed_since = 0
+        pages_before, bytes_before = self._master.pages_read, self._master.bytes_read
+        pages_left = self.sizes.pages_per_step
+        rounds = self._rounds
+        rounds.begin_output()
+        while rounds.are_under_way or self._has_read(pages_left):
+            if not rounds.are_under_way:
+                pages_left -= self._take_read(tally)
+            with tally.timed("match"):
+                rounds.serve(self._rows)
+            if rounds.are_under_way:
+                break  # output is full
+            if rounds.pages_behind and self._rows.waits_for(rounds.read.segments):
+                self._reads.go_on(self._rows, rounds.read.segments, rounds.read.end_page)
+                break
+            self._judge_hot_rows(len(rounds.read.segments))
+        with tally.timed("assemble"):
+            output, matched, unmatched = rounds.output(self._rows)
+        self._count_fates(matched, unmatched, "disk_matches", output, tally)
+        tally.counts["pages_read"] = self._master.pages_read - pages_before
+        tally.counts["bytes_read"] = self._master.bytes_read - bytes_before
+
+    def _has_read(self, pages_left: int) -> bool:
+        """Whether the next read belongs to this step; a segment that takes several reads begins a step."""
+        self._reads.begin(self._rows, is_matching=False)
+        read = self._reads.first
+        if read is None or read.pages > pages_left:
+            return False
+        is_part = not read.begins_segment or self._reads.pages_behind(self._rows, read) > 0
+        return not (is_part and self._rounds.has_output)
+
+    def _take_read(self, tally: StepTally) -> int:
+        """Pages of the read that is matched from now on, while those behind it are under way."""
+        read = self._reads.take()
+        with tally.timed("read"):
+            self._rounds.take(read, read.arrive(), self._reads.pages_behind(self._rows, read))
+        if self._goes_on is not None:
+            self._rounds.go_on(self._goes_on)
+            self._goes_on = None
+        self._reads.begin(self._rows, is_matching=True)
+        return read.pages
+
+    def _judge_hot_rows(self, rounds: int) -> None:
+        """Every ten rounds, look whether a queue length has passed, and who should still be hot."""
+        self.rounds_done += rounds
+        self._rounds_since_look += rounds
+        if self._rounds_since_look >= self.sizes.eviction_rounds:
+            self._rounds_since_look = 0
+            if self._rows.look_is_due():
+                self._rows.judge()
 
     def _share(self, hot_bytes: int) -> None:
-        """Give the hot rows so much of the shared memory, and the waiting rows all the rest."""
+        """Reserve so much for hot rows, and for waiting rows all that they leave."""
         self.budget.release("hot_rows")
         self.budget.reserve("pending", self.sizes.shared_bytes - hot_bytes)
         self.budget.reserve("hot_rows", hot_bytes)
-        self._pending.limit_bytes = self.sizes.shared_bytes - hot_bytes
 
-    def _waiting_row_bytes(self) -> float:
-        return 2 * (self._pending.average_row_bytes or self.plan.stream_row_bytes) + WORK_BYTES_PER_ROW
+    # What waits, for a snapshot.
 
-    def _in_memory(self, keys: Int64s, present: Bools) -> tuple[Bools, Int64s, Int64s]:
-        entry = self._hot.probe(keys)
-        hit = present & (entry >= 0)
-        start, matches = self._hot.generation.ranges(np.where(hit, entry, -1))
-        return hit, start, matches
+    def snapshot(self) -> bytes:
+        """What arrived, waits or is on its way out. Hot rows are left out: they only make the join faster."""
+        segments = np.concatenate([self._rounds.segments_left, *self._reads.segments])
+        waiting, marks = self._rows.waiting(segments)
+        facts: dict[str, Any] = {
+            "join": self.name,
+            "setting": self._setting(),
+            "rows_in": self._rows_in,
+            "given_of_first": self._hits.next_match if self._hits else 0,
+            "marked": np.flatnonzero(marks).tolist(),
+            "progress": self._progress(),
+        }
+        parts = {
+            "arrivals": one_batch(self._arrivals.batches(), self.plan.stream_schema),
+            "leaving": self._hits.stream_rows() if self._hits else one_batch([], self.plan.stream_schema),
+            "waiting": waiting,
+        }
+        return pack(facts, parts)
 
-    def _memory_payload(self) -> pa.RecordBatch:
-        return self._hot.generation.payload
+    def _progress(self) -> list[int] | None:
+        """Of the segment that is being served: where its pages begin, how far it has come."""
+        if self._rounds.are_under_way:
+            return self._rounds.progress()
+        if self._reads.first is None or not self._is_serving:
+            return None
+        return [self._reads.first.first_page(0), *(self._goes_on or (0, 0, 0))]
 
-    def _memory_row_bytes(self) -> float:
-        hot = self._hot.generation
-        return hot.payload_bytes / max(1, hot.payload.num_rows)
+    def restore(self, snapshot: bytes) -> None:
+        facts, parts = unpack(snapshot)
+        if facts["join"] != self.name or facts["setting"] != self._setting():
+            raise StoreError(
+                f"the snapshot is of a {facts['join']} join on {facts['setting']}, this one is on {self._setting()}",
+                code="snapshot_of_other_join",
+                next_move="restore into a join with the same master version, columns and kind",
+            )
+        self._clear()
+        given, leaving, waiting = facts["given_of_first"], parts["leaving"], parts["waiting"]
+        progress = facts["progress"]
+        if given:  # what met hot rows goes on from disk, before all others
+            self._let_wait(leaving.slice(0, 1))
+            leaving = leaving.slice(1)
+        too_many = waiting.slice(self._let_wait(waiting))
+        for rows in (too_many, leaving, parts["arrivals"]):
+            if rows.num_rows:
+                self._arrivals.add(rows)
+        self._rows_in = facts["rows_in"]
+        if given or progress:
+            segment = self._rows.choose(1, 1)
+            first_page, *self._goes_on = progress or [int(segment[0]) * self.sizes.segment_pages, 0, 0, given]
+            self._reads.go_on(self._rows, segment, first_page)
+            marks = np.zeros(waiting.num_rows, dtype=np.int64)
+            marks[facts["marked"]] = 1
+            self._rows.mark_first(int(segment[0]), marks)
 
-    def _let_wait(self, rows: pa.RecordBatch, keys: Int64s, first_page: Int64s, last_page: Int64s) -> None:
-        self._hot.misses += rows.num_rows
-        super()._let_wait(rows, keys, first_page, last_page)
+    def _let_wait(self, rows: pa.RecordBatch) -> int:
+        """How many of the rows wait again, from the front."""
+        if not rows.num_rows:
+            return 0
+        codes, _ = stream_keys(rows, self.plan.stream_key)
+        first_page, pages = find_pages(self._master, codes)
+        encoded, at = self._stream.layout.encode(rows)
+        done = self._rows.push(codes, first_page, pages, encoded, at)
+        if done < rows.num_rows:
+            self._rows.leave_all_to_waiting_rows()
+            done += self._rows.push(codes[done:], first_page[done:], pages[done:], encoded, at[done:])
+        return done
 
-    def _met(
-        self,
-        pages: Int64s,
-        keys: Int64s,
-        master_rows: pa.RecordBatch,
-        start: Int64s,
-        matches: Int64s,
-    ) -> None:
-        self._rounds += -(-len(pages) // self._segment_pages)
-        self._hot.queue_rows = max(self._hot.queue_rows, self._pending.waiting_rows + len(keys))
-        matched = matches > 0
-        # Without master columns one row of a key is enough to know that it exists.
-        kept = matches[matched] if self.plan.master_columns else np.ones(int(matched.sum()), np.int64)
-        payload = master_rows.select(self._columns)
-        self._hot.meet(keys[matched], payload, start[matched], kept, self._waiting_row_bytes())
+    def _setting(self) -> str:
+        return f"{self._master.identity} {self.plan.how} {self.plan.stream_key} {self.plan.output_schema}"
+
+    def _return_freed_memory(self, used_bytes: int) -> None:
+        """Let Arrow's allocator give back what it keeps."""
+        self._used_since_return += used_bytes
+        if self._used_since_return > self.sizes.total_bytes // 2:
+            self._used_since_return = 0
+            pa.default_memory_pool().release_unused()
 
     def _held_bytes(self, tally: StepTally) -> dict[str, int]:
-        return {**super()._held_bytes(tally), "hot_rows": self._hot.bytes_held}
+        return {
+            "arrivals": self._arrivals.bytes_held,
+            "disk_buffer": self._reads.buffer_bytes + self._rounds.read_bytes_held,
+            "hot_rows": self._rows.hot_bytes_held,
+            "index": self._master.index_bytes + self._segments * SEGMENT_BYTES,
+            "output": self._rounds.bytes_held + sum(output.nbytes for output in tally.outputs),
+            "pending": self._rows.waiting_bytes_held,
+        }
 
 
 __all__ = ["MoijJoin", "MoijSizes"]
