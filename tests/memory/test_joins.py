@@ -14,7 +14,7 @@ CHILD = Path(__file__).with_name("child_join.py")
 BUDGET_BYTES = 20_000_000
 # 10 % for what no reservation sees, and a floor for the allocator's own arenas.
 MOST_GROWTH_BYTES = BUDGET_BYTES * 1.1 + 16 * 2**20
-STREAM_ROWS = {"cache": 400_000, "moij": 400_000, "tide": 1_000_000, "inl": 10_000}
+STREAM_ROWS = {"cache": 400_000, "moij": 1_500_000, "tide": 1_000_000, "inl": 10_000}
 """Enough to fill the budget; one read a row is slow."""
 LEAST_HOT_SHARE = {"cache": 0.5, "moij": 0.2, "tide": 0.3}
 # The nested loop holds the master data as Python objects: it is for reading, not for use.
