@@ -193,6 +193,17 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> MasterData:
     return MasterData.build(table, key="id", path=tmp_path_factory.mktemp("named"), page_bytes=4096)
 
 
+def neighbours(named: MasterData, chance: np.random.Generator) -> list[str]:
+    """Keys, and others with their codes, in the page in which the key over many pages begins."""
+    numbers = np.array([*range(0, 2000, 2), 7000])
+    codes, _ = named.key_form.codes([pa.array([f"key {n}" for n in numbers])])
+    first, pages = named.locate(codes)
+    assert pages[-1] > 50
+    found = [f"{word} {n}" for n in numbers[(first == first[-1]) & (pages == 1)] for word in ("key", "other")]
+    assert len(found) > 4
+    return chance.permutation(found).tolist()
+
+
 @pytest.mark.parametrize("how", get_args(How))
 @pytest.mark.parametrize("memory_bytes", [100_000, 600_000])
 def test_equal_hashes_of_other_keys_are_no_match(
@@ -207,7 +218,7 @@ def test_equal_hashes_of_other_keys_are_no_match(
     monkeypatch.setattr(KeyForm, "codes", collide)
     chance = np.random.default_rng(9)
     keys = [f"{chance.choice(['key', 'other'])} {n}" for n in chance.zipf(1.4, 3000) % 2000]
-    keys[100:100] = ["other 7000", "key 7000", "other 7000"]
+    keys[100:100] = ["other 7000", "key 7000", "other 7000", *neighbours(named, chance)]
     rows = pa.record_batch({"row": range(len(keys)), "id": keys})
     budget = MemoryBudget(memory_bytes)
     options: Any = {"columns": ["n"]} if how in ("inner", "left") else {}
