@@ -69,7 +69,7 @@ def _by_rows(master: pa.RecordBatch) -> Assemble:
     return assemble
 
 
-ONE_READ_AFTER_THE_OTHER = ("cache", "hybrid", "inl", "moij", "ssij", "x_hybrid")
+ONE_READ_AFTER_THE_OTHER = ("hybrid", "moij", "ssij", "x_hybrid")
 
 
 def add_bounds(results: Sequence[dict[str, Any]], assemble_seconds: float, device: DeviceCurve) -> None:
