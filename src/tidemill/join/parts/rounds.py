@@ -48,7 +48,7 @@ class Rounds:
         ]
         self._rule = np.array(facts, dtype=np.int64)
         self._grow_staging(staging_bytes)
-        self._slots, self._met = np.zeros((2, 2), dtype=np.int32)
+        self._slots, self._met = np.zeros(2, dtype=np.int32), np.zeros(1, dtype=np.int32)
         self._cursor = np.zeros(11, dtype=np.int64)
         self.forget()
 
