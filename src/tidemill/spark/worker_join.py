@@ -1,5 +1,6 @@
 """One open join of a Python worker, with its share of the host's memory and the hot rows that all workers share."""
 
+import os
 import hashlib
 import math
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from tidemill.core.memory import MemoryBudget
 from tidemill.core.units import format_bytes
 from tidemill.join.catalog import JOINS
 from tidemill.join.output import OutputPlan
+from tidemill.join.parts.frequency import LEAST_BYTES as LEAST_SKETCH_BYTES
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.shared_cache import SharedRowCache, identity_number
 from tidemill.join.protocol import SemiStreamJoin
@@ -21,10 +23,13 @@ from tidemill.join.tide_sizes import TideSizes
 from tidemill.master import MasterData
 from tidemill.spark.memory_sample import note_baseline
 
-TRANSPORT_SHARE = 0.2
+TRANSPORT_SHARE = float(os.environ.get("TS","0.2"))
 """Of a host's budget: batches on their way from and to the JVM, and what Arrow's allocator keeps of them."""
-HOT_SHARE = 0.55
+HOT_SHARE = float(os.environ.get("HS","0.55"))
 """Of what `tide` has for hot and waiting rows. Waiting rows are those of one batch, so the hot ones get more."""
+_REGIONS_PER_READ = 4
+_ARRIVALS_BYTES = 2**20
+_OUTPUT_BYTES = 2**21
 
 
 @dataclass(frozen=True)
@@ -36,10 +41,21 @@ class HostShares:
 
     @classmethod
     def of(cls, master: MasterData, plan: OutputPlan, memory_bytes: int, workers: int) -> "HostShares":
+        """Small parts for what only passes through a worker: there are several, and hot rows serve them all."""
         sizes = TideJoin.sizes_for(master, plan, join_bytes(memory_bytes, workers))
-        both = sizes.hot_rows_bytes + sizes.waiting_bytes
-        hot = max(0, min(int(both * HOT_SHARE), sizes.hot_rows_bytes + sizes.waiting_bytes // 2) - 64)
-        return cls(workers * hot, replace(sizes, hot_rows_bytes=64, waiting_bytes=both - hot - 64))
+        read_bytes = sizes.disk_buffer_bytes // (1 + sizes.reads_ahead)
+        regions = max(1, min(_REGIONS_PER_READ, sizes.regions_per_read))
+        slim = replace(
+            sizes,
+            arrivals_bytes=min(sizes.arrivals_bytes, _ARRIVALS_BYTES),
+            sketch_bytes=max(LEAST_SKETCH_BYTES, sizes.sketch_bytes // 2),
+            regions_per_read=regions,
+            disk_buffer_bytes=(1 + sizes.reads_ahead) * -(-read_bytes * regions // sizes.regions_per_read),
+            output_bytes=min(sizes.output_bytes, _OUTPUT_BYTES),
+        )
+        both = sizes.total_bytes - slim.total_bytes + slim.hot_rows_bytes + slim.waiting_bytes
+        hot = max(64, int(both * HOT_SHARE))
+        return cls(workers * (hot - 64), replace(slim, hot_rows_bytes=64, waiting_bytes=both - hot))
 
 
 def join_bytes(memory_bytes: int, workers: int) -> int:
