@@ -16,6 +16,7 @@ import numpy as np
 
 from tidemill.core.errors import SpecError, StoreError
 from tidemill.master.build import Progress
+from tidemill.master.changed_codes import write_changed
 from tidemill.master.changes import Changes, read_changes, refuse_collision
 from tidemill.master.hashing import Bools, Int64s
 from tidemill.master.index import PageIndex
@@ -47,6 +48,7 @@ def apply_changes(master: "MasterData", source: Source, operation: str, progress
             for done in merge.chunks():
                 if progress is not None:
                     progress(done, len(merge.touched))
+        write_changed(version.folder, version.number, made_from=master.version, codes=changes.codes)
         merge.finish(version)
     return version.number
 

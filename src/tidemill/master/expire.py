@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tidemill.core.errors import SpecError, StoreError
 from tidemill.core.files import sync_folder
+from tidemill.master.changed_codes import LIST_FILE, drop_old_lists, keep_list
 from tidemill.master.layout import (
     MANIFEST_FILE,
     Manifest,
@@ -56,7 +57,7 @@ def expire_versions(path: Path, *, keep_last: int, older_than: timedelta) -> Exp
         for version in gone:
             (version_folder(path, version) / MANIFEST_FILE).unlink()
         kept = {file.name for version in versions if version not in gone for file in manifests[version].files}
-        freed = sum(_clear(path, folder, kept) for folder in folders_on_disk(path))
+        freed = sum(_clear(path, folder, kept) for folder in folders_on_disk(path)) + drop_old_lists(path)
         sync_folder(path / "versions")
         return Expired(gone, freed, claimed)
 
@@ -94,6 +95,8 @@ def _clear(path: Path, version: int, kept: set[str]) -> int:
     if (folder / MANIFEST_FILE).exists():
         return 0
     freed = 0
+    if (folder / LIST_FILE).exists():
+        keep_list(path, version)
     for file in folder.iterdir():
         if str(file.relative_to(path)) not in kept:
             freed += file.stat().st_size

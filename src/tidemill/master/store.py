@@ -15,6 +15,7 @@ from tidemill.core.units import parse_bytes
 from tidemill.master.apply import apply_changes
 from tidemill.master.build import BuildOptions, Progress
 from tidemill.master.builders import SparkRows, builder_of
+from tidemill.master.changed_codes import codes_between
 from tidemill.master.compact import compact_version, is_worth_it
 from tidemill.master.expire import Expired, expire_versions
 from tidemill.master.hashing import Int64s
@@ -180,6 +181,14 @@ class MasterData:
         """
         changed = self._on(apply_changes(self, changes, operation, progress))
         return changed.compact() if is_worth_it(changed) else changed
+
+    def changed_codes(self, since: int) -> Int64s | None:
+        """Codes of the keys that changed after version `since` up to this one, ascending; None when not known.
+
+        Not known after a build, from a version that is not before this one or too far before it, and when the
+        changes were more than a million. A code that is not among them has the same rows in both versions.
+        """
+        return codes_between(self.path, since, self.version)
 
     def compact(self, *, progress: Progress | None = None) -> "MasterData":
         """A handle on a version with the same rows in full pages of one file, in the order of a sweep.
