@@ -80,6 +80,8 @@ class Manifest:
     keys_file_bytes: int = 0
     blocks_file_bytes: int = 0
     blocks_file_crc: int = 0
+    positions: dict[str, int] = field(default_factory=dict)
+    """How far each feed of changes has come (`feeds.py`); a build forgets them."""
     created_unix_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     format_version: int = FORMAT_VERSION
 

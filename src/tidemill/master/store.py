@@ -1,6 +1,6 @@
 """Open master data, find the pages of keys, read them and trust nothing that fails its checksum."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -165,7 +165,12 @@ class MasterData:
         return 1 - used / in_files if in_files else 0.0
 
     def apply(
-        self, changes: Source, *, operation: str = "_op", progress: Progress | None = None
+        self,
+        changes: Source,
+        *,
+        operation: str = "_op",
+        progress: Progress | None = None,
+        positions: Mapping[str, int] | None = None,
     ) -> "MasterData":
         """A handle on a new version with these changes, which readers find as current from now on.
 
@@ -178,8 +183,9 @@ class MasterData:
                 and needs the key alone. Changes of one key count in the order given. Held in memory.
             operation: Name of that column; it holds insert, update, delete, or i, u, d.
             progress: Called with pages done and pages touched.
+            positions: How far feeds have come with these changes, by their names: kept in the manifest (`feeds.py`).
         """
-        changed = self._on(apply_changes(self, changes, operation, progress))
+        changed = self._on(apply_changes(self, changes, operation, progress, positions))
         return changed.compact() if is_worth_it(changed) else changed
 
     def changed_codes(self, since: int) -> Int64s | None:
