@@ -210,6 +210,20 @@ def test_a_change_while_the_table_is_read_is_not_lost(path: Path):
     assert (len(calls), contents(path)) == (2, {1: "a"})
 
 
+@pytest.mark.parametrize("changed", [0, 5, 11])
+def test_a_key_over_several_pages_is_compared_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: int
+):
+    monkeypatch.setattr(feeds_difference, "_PAGES_AT_A_TIME", 1)
+    values = [str(number) * 900 for number in range(10, 22)]
+    MasterData.build(pa.table({"id": [5] * 12, "n": values}), key="id", path=tmp_path, page_bytes=4096)
+    assert re_read(tmp_path, pa.table({"id": [5] * 12, "n": values})).how == "nothing"
+    values[changed] = "other"
+    re_read(tmp_path, pa.table({"id": [5] * 12, "n": values}))
+    master = MasterData.open(tmp_path)
+    assert master.read_batch(range(master.pages)).column("n").to_pylist() == values
+
+
 ROWS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2)), max_size=60)
 
 
