@@ -1,6 +1,10 @@
 """Feeds: each change once, the last of a key counts, a table read again leaves the store equal to it."""
 
+import subprocess
+import sys
+import textwrap
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +42,7 @@ def changes(*rows: tuple[int, str | None, str, int]) -> pa.Table:
 def test_a_repeated_position_is_skipped(path: Path):
     rows = changes((1, "A", "update", 0), (4, "d", "insert", 0))
     done = apply_once(path, rows, feed="q", at=7)
-    assert (done.how, done.version, done.changed_keys) == ("applied", 2, 2)
+    assert (done.how, done.version, done.changes) == ("applied", 2, 2)
     assert apply_once(path, changes((1, "wrong", "update", 0)), feed="q", at=7).how == "already"
     assert apply_once(path, changes((1, "wrong", "update", 0)), feed="q", at=6).how == "already"
     assert contents(path) == {1: "A", 2: "b", 3: "c", 4: "d"}
@@ -137,10 +141,36 @@ def test_two_feeds_at_once_lose_and_double_nothing(path: Path):
     assert master.manifest.positions == {"x": 7, "y": 7}
 
 
+def test_a_feeder_killed_at_any_moment_and_started_again_loses_and_doubles_nothing(path: Path):
+    """Each run begins with the first batch, as after a crash that left no note of what was done."""
+    script = f"""
+        import pyarrow as pa
+        from tidemill.master.feeds import apply_once
+        for at in range(60):
+            rows = pa.table({{"id": [100 + at % 7], "n": [str(at)], "_op": ["insert"]}})
+            apply_once({str(path)!r}, rows, feed="q", at=at)
+            print(at, flush=True)
+    """
+    for seconds in (0.05, 0.15, 0.25, None):
+        child = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        if seconds is not None:
+            child.stdout.readline()  # the first batch is done or skipped
+            time.sleep(seconds)
+            child.kill()
+        child.communicate()
+    assert child.returncode == 0
+    master = MasterData.open(path)
+    found = master.read_batch(range(master.pages)).column("n").to_pylist()
+    assert sorted(found) == sorted(["a", "b", "c", *(str(at) for at in range(60))])
+
+
 def test_a_table_read_again_leaves_its_rows_and_touches_no_others(path: Path):
     table = pa.table({"n": ["c", "B", "d"], "id": pa.array([3, 2, 4], pa.int32())})
     done = re_read(path, table, feed="folder", at=1)
-    assert (done.how, done.changed_keys) == ("applied", 3)
+    assert (done.how, done.changes) == ("applied", 3)
     assert contents(path) == {2: "B", 3: "c", 4: "d"}
     codes = MasterData.open(path).changed_codes(1)
     assert codes is not None

@@ -32,7 +32,7 @@ class Fed:
     how: Literal["applied", "already", "nothing", "rebuilt"]
     """A new version; a position that the store has; no change in them; too many for memory, so all was built anew."""
     version: int
-    changed_keys: int | None
+    changes: int | None
     """None when that was not counted."""
 
 
