@@ -1,6 +1,6 @@
 """Open master data, find the pages of keys, read them and trust nothing that fails its checksum."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +15,7 @@ from tidemill.core.units import parse_bytes
 from tidemill.master.apply import apply_changes
 from tidemill.master.build import BuildOptions, Progress
 from tidemill.master.builders import SparkRows, builder_of
+from tidemill.master.changed_codes import codes_between
 from tidemill.master.compact import compact_version, is_worth_it
 from tidemill.master.expire import Expired, expire_versions
 from tidemill.master.hashing import Int64s
@@ -164,7 +165,12 @@ class MasterData:
         return 1 - used / in_files if in_files else 0.0
 
     def apply(
-        self, changes: Source, *, operation: str = "_op", progress: Progress | None = None
+        self,
+        changes: Source,
+        *,
+        operation: str = "_op",
+        progress: Progress | None = None,
+        positions: Mapping[str, int] | None = None,
     ) -> "MasterData":
         """A handle on a new version with these changes, which readers find as current from now on.
 
@@ -177,9 +183,18 @@ class MasterData:
                 and needs the key alone. Changes of one key count in the order given. Held in memory.
             operation: Name of that column; it holds insert, update, delete, or i, u, d.
             progress: Called with pages done and pages touched.
+            positions: How far feeds have come with these changes, by their names: kept in the manifest (`feeds.py`).
         """
-        changed = self._on(apply_changes(self, changes, operation, progress))
+        changed = self._on(apply_changes(self, changes, operation, progress, positions))
         return changed.compact() if is_worth_it(changed) else changed
+
+    def changed_codes(self, since: int) -> Int64s | None:
+        """Codes of the keys that changed after version `since` up to this one, ascending; None when not known.
+
+        Not known after a build, from a version that is not before this one or too far before it, and when the
+        changes were more than a million. A code that is not among them has the same rows in both versions.
+        """
+        return codes_between(self.path, since, self.version)
 
     def compact(self, *, progress: Progress | None = None) -> "MasterData":
         """A handle on a version with the same rows in full pages of one file, in the order of a sweep.
