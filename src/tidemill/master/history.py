@@ -73,7 +73,7 @@ class History:
                 code="column_twice",
                 next_move="rename it",
             )
-        return cls(*pair, pa.schema([flat.field(name) for name in names]))
+        return cls(pair[0], pair[1], pa.schema([flat.field(name) for name in names]))
 
     @classmethod
     def of_schema(cls, schema: pa.Schema) -> "History | None":
@@ -146,7 +146,7 @@ class History:
     def flat(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of the store, as `scan` and `lookup` give them, with one version each, the newest of a key first."""
         value, versions = self.unfold(rows.column(HISTORY_COLUMN))
-        rest = rows.drop_columns([HISTORY_COLUMN]).take(pa.array(value))
+        rest = rows.drop_columns([HISTORY_COLUMN]).take(value)
         return pa.RecordBatch.from_arrays(
             [*rest.columns, *versions.columns], names=[*rest.schema.names, *versions.schema.names]
         )

@@ -35,7 +35,7 @@ class Unfit:
             self.counts[what] = self.counts.get(what, 0) + len(found)
             examples = self.keys.setdefault(what, [])
             wanted = found[: _EXAMPLES - len(examples)]
-            keys = rows.select(self.form.columns).take(pa.array(wanted)).to_pylist()
+            keys = rows.select(self.form.columns).take(wanted).to_pylist()
             examples += [tuple(key.values()) if len(key) > 1 else next(iter(key.values())) for key in keys]
 
     def refuse(self) -> None:
@@ -91,7 +91,7 @@ class Folding:
             codes = codes_of(batch, self._form)
             begins, _ = numbers_of(batch.column(self._history.valid_from))
             order = np.lexsort((~begins, codes))  # the newest first
-            rows = batch.take(pa.array(order))
+            rows = batch.take(order)
             starts = self._check(rows, codes, unfit)
             if not unfit.counts:
                 yield fold_rows(rows, starts, self._history, self._form)
@@ -136,7 +136,7 @@ def fold_rows(rows: pa.RecordBatch, starts: Int64s, history: History, form: KeyF
     found: dict[str, pa.Array[Any]] = {
         HISTORY_COLUMN: pa.Array.from_buffers(pa.binary(), len(starts), buffers, 0)
     }
-    first = rows.select([*form.columns, *([CODE_COLUMN] if form.is_hashed else [])]).take(pa.array(starts))
+    first = rows.select([*form.columns, *([CODE_COLUMN] if form.is_hashed else [])]).take(starts)
     found.update(zip(first.schema.names, first.columns, strict=True))
     schema = history.page_schema(form)
     return pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema)

@@ -70,7 +70,7 @@ def numbers_of(column: "pa.Array[Any]") -> tuple[Int64s, Bools]:
     present = column.is_valid().to_numpy(zero_copy_only=False)
     if pa.types.is_date32(column.type):
         column = column.cast(pa.int32())
-    numbers = column.cast(pa.int64())
+    numbers: pa.Array[Any] = column.cast(pa.int64())
     if numbers.null_count:
         numbers = numbers.fill_null(0)
     return np.ascontiguousarray(numbers.to_numpy()), present
