@@ -1,8 +1,9 @@
 """Rows meet the version valid at their time: held against a nested loop over flat versions, through four joins."""
 
 import pickle
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -49,13 +50,12 @@ def versions_of_a_key(draw: st.DrawFn, key: int) -> list[Row]:
 
 @st.composite
 def masters(draw: st.DrawFn) -> list[Row]:
-    rows = [row for key in range(5) for row in draw(versions_of_a_key(key))]
+    rows = [row for key in range(4) for row in draw(versions_of_a_key(key))]
     return draw(st.permutations(rows))
 
 
-streams = st.lists(
-    st.tuples(st.one_of(st.none(), st.integers(0, 6)), st.one_of(st.none(), st.integers(-4, 13))), max_size=40
-)
+# Every key at every time, missing ones too: a random stream would seldom meet the bounds.
+MOMENTS = list(product([None, *range(6)], [None, *range(-4, 14)]))
 
 
 def nested_loop(stream: list[Row], versions: list[Row], how: str) -> list[Row]:
@@ -97,13 +97,14 @@ def _picked(as_of: AsOf, batch: pa.RecordBatch) -> list[Row]:
 
 
 @pytest.mark.parametrize("name", ["tide", "moij", "mesh", "reference"])
-@settings(max_examples=30, deadline=None)
-@given(rows=masters(), stream=streams, how=st.sampled_from(["inner", "left", "semi", "anti"]), data=st.data())
-def test_every_join_meets_the_version_valid_at_its_time(name, rows, stream, how, data):
+@settings(max_examples=25, deadline=None)
+@given(rows=masters(), seed=st.integers(0, 99), how=st.sampled_from(["inner", "left", "semi", "anti"]))
+def test_every_join_meets_the_version_valid_at_its_time(name, rows, seed, how):
+    stream = Random(seed).sample(MOMENTS, len(MOMENTS))
     batch = pa.RecordBatch.from_pylist(
         [{"n": n, "key": key, "at": at} for n, (key, at) in enumerate(stream)], STREAM
     )
-    cut = data.draw(st.integers(0, len(stream)))
+    cut = seed * len(stream) // 99
     wished = ["x", "id", "until", "name", "since"] if how in ("inner", "left") else None
     with TemporaryDirectory() as folder:
         table = pa.Table.from_pylist(rows, FLAT)
