@@ -18,6 +18,7 @@ from tidemill.core.errors import SpecError, StoreError
 from tidemill.master.build import Progress
 from tidemill.master.changes import Changes, read_changes, refuse_collision
 from tidemill.master.hashing import Bools, Int64s
+from tidemill.master.history_changes import read_history_changes
 from tidemill.master.index import PageIndex
 from tidemill.master.layout import PAGES_FILE, current_version
 from tidemill.master.new_version import NewVersion, new_version, write_derived
@@ -39,7 +40,10 @@ def apply_changes(master: "MasterData", source: Source, operation: str, progress
             code="given_order",
             next_move="build the master data again, or keep it in order of key",
         )
-    changes = read_changes(source, master.key_form, master.schema, operation)
+    if master.history is None:
+        changes = read_changes(source, master.key_form, master.schema, operation)
+    else:
+        changes = read_history_changes(source, master, master.history, operation)
     with new_version(master.path) as version:
         refuse_stale(master)
         merge = _Merge(master, changes, version)

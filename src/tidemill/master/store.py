@@ -181,7 +181,8 @@ class MasterData:
         Args:
             changes: Rows with the store's columns, and one that names the operation: insert adds a row to its key,
                 update replaces all rows of its key (and adds one that is new), delete removes all rows of its key
-                and needs the key alone. Changes of one key count in the order given. Held in memory.
+                and needs the key alone. Changes of one key count in the order given. Held in memory. In a store with a
+                history they name versions instead of rows (`master/history_changes.py`).
             operation: Name of that column; it holds insert, update, delete, or i, u, d.
             progress: Called with pages done and pages touched.
         """
