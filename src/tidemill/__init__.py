@@ -6,10 +6,12 @@ if TYPE_CHECKING:
     from tidemill.core.errors import TidemillError
     from tidemill.master import MasterData
     from tidemill.spark.enrich import enrich
+    from tidemill.spark.lookup import Lookup
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Lookup": "tidemill.spark.lookup",
     "MasterData": "tidemill.master",
     "TidemillError": "tidemill.core.errors",
     "enrich": "tidemill.spark.enrich",
@@ -25,4 +27,4 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
-__all__ = ["MasterData", "TidemillError", "__version__", "enrich"]
+__all__ = ["Lookup", "MasterData", "TidemillError", "__version__", "enrich"]

@@ -21,12 +21,13 @@ from tidemill.core.files import write_atomically
 from tidemill.demo.places import PIPELINE, Places
 from tidemill.flow.branches import REASON_COLUMN, Rows, Sums, count_fates
 from tidemill.flow.filters import reject
-from tidemill.join.output import OutputPlan
 from tidemill.load.client import LoaderClient, read_token
 from tidemill.master import MasterData
 from tidemill.spark.checkpoint import open_pipeline
 from tidemill.spark.columns import COMMITTED_COLUMN, ENTRY_COLUMN
-from tidemill.spark.enrich import DEFAULT_ALGORITHM, enrich
+from tidemill.spark.enrich import enrich
+from tidemill.spark.lookup import Lookup, planned
+from tidemill.spark.refresh import Refresh
 from tidemill.spark.session import start_session
 from tidemill.spark.sinks import BatchReport, deliver, tables_of
 from tidemill.spark.sources import read_log
@@ -116,16 +117,9 @@ def shop_flow(sales: DataFrame, products: MasterData, memory: str, hot_rows: Pat
 def check_memory(products: MasterData, memory_bytes: int) -> None:
     """Refuse a budget that the flow's join cannot work with, before anything starts."""
     rows = pa.schema([*SALE_COLUMNS, *LINEAGE, (REASON_COLUMN, TEXT)])
-    plan = OutputPlan.of(
-        rows,
-        products.schema,
-        stream_key="product_id",
-        master_key=products.key,
-        how="left",
-        columns=PRODUCT_COLUMNS,
-        matched_as="_matched",
-    )
-    check_budget(products, plan, DEFAULT_ALGORITHM, memory_bytes, workers=os.cpu_count() or 1)
+    lookup = Lookup(master=products, on="product_id", columns=PRODUCT_COLUMNS, matched_as="_matched")
+    told = planned(lookup, rows, algorithm="auto", refresh=Refresh.parse("batch"), memory_bytes=memory_bytes)
+    check_budget(products, told, workers=os.cpu_count() or 1)
 
 
 def main() -> int:

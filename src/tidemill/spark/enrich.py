@@ -1,7 +1,8 @@
-"""`tm.enrich`: a semi-stream join hosted in Spark's Python workers, behind one call on a DataFrame."""
+"""`tm.enrich`: semi-stream joins hosted in Spark's Python workers, behind one call on a DataFrame."""
 
 import os
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,17 +13,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidemill.core.errors import SpecError, unknown_choice
+from tidemill.core.errors import SpecError
 from tidemill.core.units import parse_bytes
-from tidemill.join.catalog import JOINS
-from tidemill.join.output import Columns, How, OutputPlan
+from tidemill.join.conditions import Condition
+from tidemill.join.output import Columns, How
 from tidemill.master import MasterData
 from tidemill.spark.columns import METRICS_COLUMN
-from tidemill.spark.host import HostedJoin
+from tidemill.spark.host import HostedJoins
+from tidemill.spark.lookup import HostedLookup, Lookup, On, planned
+from tidemill.spark.refresh import Refresh
 from tidemill.spark.worker_join import check_budget
 
-DEFAULT_ALGORITHM = "tide"
-"""What "auto" means until the cost models choose."""
 _POOL_VARIABLE = "TIDEMILL_JOIN"
 _PYTHON_FUNCTIONS_OF_A_STAGE = 3
 """Where the join shares its pool of workers: source, join and sink run in workers of their own at a time."""
@@ -30,14 +31,20 @@ _PYTHON_FUNCTIONS_OF_A_STAGE = 3
 
 def enrich(
     rows: DataFrame,
-    master: MasterData,
+    master: MasterData | Sequence[Lookup],
     *,
-    on: str | Sequence[str],
+    on: On | None = None,
     how: How = "left",
     columns: Columns | None = None,
+    prefix: str | None = None,
     memory: str | int = "256 MB",
     algorithm: str = "auto",
     matched_as: str | None = None,
+    as_of: str | None = None,
+    condition: Condition | None = None,
+    refresh: str = "batch",
+    schema: StructType | None = None,
+    tasks: int | None = None,
     metrics: bool = False,
     hot_rows: Path | str | None = None,
 ) -> DataFrame:
@@ -49,51 +56,94 @@ def enrich(
 
     Args:
         rows: Streaming or batch DataFrame.
-        master: Master store, built once by `MasterData.build`.
-        on: Key column of the rows, or as many as the master key has; NULL never matches.
+        master: Master store, built once by `MasterData.build`; or several, each as a `Lookup`, which share the memory.
+        on: Key column of the rows, as many as the master key has, or a mapping from columns of the rows to columns of
+            the master key; NULL never matches.
         how: inner, left, semi or anti.
         columns: Master columns to add, or a mapping from their names to new names; all but the key when left out.
-        memory: Budget of this join on each host, for all of its workers together.
+        prefix: Before the names of master columns that are not renamed.
+        memory: Budget of this call on each host, for all of its workers together.
         algorithm: "auto" or the name of a join.
         matched_as: With how="left", a boolean column that is true where a master row matched.
+        as_of: Time column of the rows: each meets the version of its master row that was valid then.
+        condition: In place of equal keys, such as `Between`; for joins that scan.
+        refresh: When a streaming query goes over to newer master data: "batch", "30 s" and the like, or "never".
+        schema: Of the rows, where they may not be asked for it, as in a declarative pipeline.
+        tasks: Deal the rows out to so many tasks, for a source with fewer partitions than cores. When left out, the
+            partitions are taken as they are, at most one a core: a read serves all rows of a task.
         metrics: Adds `_metrics`, a text column with what the join did (JSON, in one row a task).
         hot_rows: Folder for the hot rows that workers share; a folder of the system's when left out.
     """
-    if algorithm != "auto" and algorithm not in JOINS:
-        raise unknown_choice("algorithm", algorithm, sorted(["auto", *JOINS]))
-    algorithm = DEFAULT_ALGORITHM if algorithm == "auto" else algorithm
-    for name in [on] if isinstance(on, str) else on:
-        if name not in rows.columns:
-            raise unknown_choice("key column", name, rows.columns)
-    plan = OutputPlan.of(
-        to_arrow_schema(rows.schema, timezone="UTC"),
-        master.schema,
-        stream_key=on,
-        master_key=master.key,
-        how=how,
-        columns=columns,
-        matched_as=matched_as,
-    )
-    folder = Path(hot_rows) if hot_rows is not None else _own_temporary_folder()
+    if isinstance(master, MasterData):
+        lookups = [
+            Lookup(
+                master=master, on=on, how=how, columns=columns, prefix=prefix, matched_as=matched_as, as_of=as_of,
+                condition=condition,
+            )
+        ]  # fmt: skip
+    else:
+        lookups = list(master)
+        _refuse_beside_lookups(on=on, columns=columns, prefix=prefix, matched_as=matched_as, as_of=as_of)
     context = SparkContext._active_spark_context  # noqa: SLF001 - the public call would start one
-    hosted = HostedJoin(
-        master_path=master.path,
-        pinned_version=None if rows.isStreaming else master.version,
-        plan=plan,
-        algorithm=algorithm,
-        memory_bytes=parse_bytes(memory),
+    row_schema = schema or rows.schema
+    hosted = HostedJoins(
+        token=uuid.uuid4().hex,
+        lookups=_planned(lookups, row_schema, algorithm, Refresh.parse(refresh), parse_bytes(memory)),
         workers=_workers(context),
-        folder=folder.resolve(),
+        folder=(Path(hot_rows) if hot_rows is not None else _own_temporary_folder()).absolute(),
         metrics=metrics,
     )
-    check_budget(master, plan, algorithm, hosted.memory_bytes, hosted.workers)
+    for lookup, told in zip(lookups, hosted.lookups, strict=True):
+        check_budget(lookup.master, told, hosted.workers)
+    output = _output_schema(hosted.output_schema, metrics=metrics)
     with _own_pool(context):
-        return rows.mapInArrow(hosted.run_task, _output_schema(plan, metrics=metrics))
+        return _dealt(rows, context, tasks, schema).mapInArrow(hosted.run_task, output)
+
+
+def _planned(
+    lookups: list[Lookup], rows: StructType, algorithm: str, refresh: Refresh, memory_bytes: int
+) -> tuple[HostedLookup, ...]:
+    """Each lookup on the output of the one before it, with memory in proportion to the bytes of its master rows."""
+    if not lookups:
+        raise SpecError("there is nothing to enrich with", code="no_master", next_move="give a master store")
+    arrow_rows = to_arrow_schema(rows, timezone="UTC")
+    sizes = [max(1, lookup.master.rows * lookup.master.row_bytes) for lookup in lookups]
+    chain: list[HostedLookup] = []
+    for lookup, size in zip(lookups, sizes, strict=True):
+        share = memory_bytes * size // sum(sizes)
+        told = planned(lookup, arrow_rows, algorithm=algorithm, refresh=refresh, memory_bytes=share)
+        arrow_rows = told.output_schema
+        chain.append(told)
+    return tuple(chain)
+
+
+def _refuse_beside_lookups(**given: object) -> None:
+    named = [name for name, value in given.items() if value is not None]
+    if named:
+        raise SpecError(
+            f"{', '.join(named)} beside a list of lookups",
+            code="not_of_a_lookup",
+            next_move="give it to the Lookup that it is meant for",
+        )
+
+
+def _dealt(
+    rows: DataFrame, context: SparkContext | None, tasks: int | None, schema: StructType | None
+) -> DataFrame:
+    """The rows in as many partitions as tasks should have."""
+    if schema is not None:
+        rows = rows.to(schema)
+    if tasks is not None:
+        return rows.repartition(tasks)
+    # Two tasks on one core would read the same pages one after the other.
+    return rows if context is None else rows.coalesce(int(context.defaultParallelism))
 
 
 def _own_temporary_folder() -> Path:
-    """A folder under the system's temporary one that nobody else could have filled."""
-    folder = Path(tempfile.gettempdir()) / f"tidemill-{os.getuid()}"
+    """A folder in shared memory, or under the system's temporary one, that nobody else could have filled."""
+    shared = Path("/dev/shm")  # noqa: S108 - checked below to be ours
+    parent = shared if shared.is_dir() and os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+    folder = parent / f"tidemill-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid() or folder.is_symlink():
         raise SpecError(
@@ -104,8 +154,7 @@ def _own_temporary_folder() -> Path:
     return folder
 
 
-def _output_schema(plan: OutputPlan, *, metrics: bool) -> StructType:
-    schema = plan.output_schema
+def _output_schema(schema: pa.Schema, *, metrics: bool) -> StructType:
     if metrics:
         if METRICS_COLUMN in schema.names:
             raise SpecError(

@@ -1,11 +1,12 @@
-"""The worker's side of `tm.enrich`: a join that lives in the Python worker from task to task.
+"""The worker's side of `tm.enrich`: joins that live in the Python worker from task to task.
 
 Spark gives a partition to any worker, ends idle workers after a minute and kills them at will. So nothing here is
-needed for right results: hot rows lie in a file that every worker maps, waiting rows never outlive their task.
+needed for right results: hot rows lie in files that every worker maps, waiting rows never outlive their task.
 """
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,51 +15,53 @@ from pyspark import TaskContext
 
 from tidemill.core.errors import InternalError
 from tidemill.join.drive import drive
-from tidemill.join.output import OutputPlan
 from tidemill.join.protocol import StepReport
-from tidemill.master.layout import current_version
 from tidemill.spark.columns import METRICS_COLUMN
 from tidemill.spark.failpoint import die_if_told
-from tidemill.spark.version_pin import pin_version
+from tidemill.spark.lookup import HostedLookup
+from tidemill.spark.version_pin import claim_version
 from tidemill.spark.worker_join import WorkerJoin
 
 
 @dataclass(frozen=True)
-class HostedJoin:
-    """What a worker must know to run the join; travels inside the function that Spark ships."""
+class HostedJoins:
+    """What a worker must know to run the joins; travels inside the function that Spark ships."""
 
-    master_path: Path
-    pinned_version: int | None
-    """The version to use; None claims the current one for each micro-batch."""
-    plan: OutputPlan
-    algorithm: str
-    memory_bytes: int
+    token: str
+    """Tells this call from all others."""
+    lookups: tuple[HostedLookup, ...]
     workers: int
-    """Processes of a host that may hold this join at a time."""
+    """Processes of a host that may hold the joins at a time."""
     folder: Path
     metrics: bool
 
+    @property
+    def output_schema(self) -> pa.Schema:
+        return self.lookups[-1].output_schema
+
     def run_task(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Join all rows of one task; everything has left when it ends."""
-        worker = _worker_for(self, *self._version_and_owner())
-        totals = Totals()
+        joins = _open(self)
+        totals = [Totals() for _ in joins]
+        rows = self._told_to_die(batches)
         held: pa.RecordBatch | None = None
         clean = False
         try:
-            with worker.hot_rows_in_use():
-                for report in drive(worker.join, self._told_to_die(batches)):
-                    totals.add(report)
-                    for output in report.outputs:
-                        if held is not None:
-                            yield self._labelled(held, None)
-                        held = output
+            with ExitStack() as in_use:
+                for join, total in zip(joins, totals, strict=True):
+                    in_use.enter_context(join.hot_rows_in_use())
+                    rows = _joined(join, rows, total)
+                for output in rows:
+                    if held is not None:
+                        yield self._labelled(held, None)
+                    held = output
                 if held is not None:
-                    yield self._labelled(held, totals.as_json())
+                    yield self._labelled(held, self._told(totals))
+                held = None
             clean = True
         finally:
             if not clean:  # a task that was ended in the middle leaves rows waiting: the next one starts anew
                 _open_joins.clear()
-        held = None
         pa.default_memory_pool().release_unused()
 
     def _labelled(self, output: pa.RecordBatch, metrics: str | None) -> pa.RecordBatch:
@@ -69,17 +72,11 @@ class HostedJoin:
             told = pa.concat_arrays([pa.nulls(output.num_rows - 1, pa.string()), pa.array([metrics])])
         return output.append_column(METRICS_COLUMN, told)
 
-    def _version_and_owner(self) -> tuple[int, str]:
-        """The master version that this batch uses, and who shares hot rows: the tasks of a query, or of a version."""
-        if self.pinned_version is not None:
-            return self.pinned_version, f"version {self.pinned_version}"
-        context = TaskContext.get()
-        query_id = context and context.getLocalProperty("sql.streaming.queryId")
-        batch_id = context and context.getLocalProperty("streaming.sql.batchId")
-        if not query_id or not batch_id:
-            raise InternalError("a streaming task without query id and batch id", code="no_batch_id")
-        current = current_version(self.master_path)
-        return pin_version(self.master_path / "claims", query_id, int(batch_id), current), query_id
+    def _told(self, totals: list["Totals"]) -> str:
+        if len(totals) == 1:
+            return json.dumps(totals[0].sums)
+        names = [lookup.name for lookup in self.lookups]
+        return json.dumps({name: total.sums for name, total in zip(names, totals, strict=True)})
 
     @staticmethod
     def _told_to_die(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -100,28 +97,44 @@ class Totals:
         for phase, seconds in report.seconds.items():
             self.sums[f"{phase}_seconds"] = self.sums.get(f"{phase}_seconds", 0.0) + seconds
 
-    def as_json(self) -> str:
-        return json.dumps(self.sums)
+
+def _joined(join: WorkerJoin, rows: Iterator[pa.RecordBatch], total: Totals) -> Iterator[pa.RecordBatch]:
+    for report in drive(join.join, rows):
+        total.add(report)
+        for output in report.outputs:
+            yield output if join.as_of is None else join.as_of.pick(output)
 
 
-_open_joins: dict[tuple[HostedJoin, int], WorkerJoin] = {}
+_open_joins: dict[tuple[str, tuple[int, ...]], list[WorkerJoin]] = {}
 
 
-def _worker_for(hosted: HostedJoin, version: int, owner: str) -> WorkerJoin:
-    key = (hosted, version)
+def _open(hosted: HostedJoins) -> list[WorkerJoin]:
+    """The joins of this process, opened when a batch uses other versions than the one before."""
+    query_id, batch_id = _batch()
+    versions = tuple(
+        lookup.version
+        if query_id is None
+        else claim_version(lookup.master_path, query_id, batch_id, lookup.refresh)
+        for lookup in hosted.lookups
+    )
+    key = (hosted.token, versions)
     if key not in _open_joins:
         _open_joins.clear()  # a worker serves one version at a time: two would need two budgets
-        _open_joins[key] = WorkerJoin(
-            hosted.master_path,
-            version,
-            hosted.plan,
-            hosted.algorithm,
-            hosted.memory_bytes,
-            hosted.workers,
-            hosted.folder,
-            owner,
-        )
+        _open_joins[key] = [
+            WorkerJoin(lookup, version, hosted.workers, hosted.folder, owner=query_id or f"version {version}")
+            for lookup, version in zip(hosted.lookups, versions, strict=True)
+        ]
     return _open_joins[key]
 
 
-__all__ = ["HostedJoin"]
+def _batch() -> tuple[str | None, int]:
+    """Query and batch of this task; no query outside of streaming."""
+    context = TaskContext.get()
+    query_id = context and context.getLocalProperty("sql.streaming.queryId")
+    batch_id = context and context.getLocalProperty("streaming.sql.batchId")
+    if query_id and not batch_id:
+        raise InternalError("a streaming task without a batch id", code="no_batch_id")
+    return (query_id, int(batch_id)) if query_id and batch_id else (None, 0)
+
+
+__all__ = ["HostedJoins"]

@@ -1,6 +1,5 @@
 """One open join of a Python worker, with its share of the host's memory and the hot rows that all workers share."""
 
-import os
 import hashlib
 import math
 from collections.abc import Iterator
@@ -21,11 +20,12 @@ from tidemill.join.protocol import SemiStreamJoin
 from tidemill.join.tide import TideJoin
 from tidemill.join.tide_sizes import TideSizes
 from tidemill.master import MasterData
+from tidemill.spark.lookup import HostedLookup
 from tidemill.spark.memory_sample import note_baseline
 
-TRANSPORT_SHARE = float(os.environ.get("TS","0.2"))
+TRANSPORT_SHARE = 0.2
 """Of a host's budget: batches on their way from and to the JVM, and what Arrow's allocator keeps of them."""
-HOT_SHARE = float(os.environ.get("HS","0.55"))
+HOT_SHARE = 0.55
 """Of what `tide` has for hot and waiting rows. Waiting rows are those of one batch, so the hot ones get more."""
 _REGIONS_PER_READ = 4
 _ARRIVALS_BYTES = 2**20
@@ -63,55 +63,51 @@ def join_bytes(memory_bytes: int, workers: int) -> int:
     return int(memory_bytes / workers * (1 - TRANSPORT_SHARE))
 
 
-def check_budget(
-    master: MasterData, plan: OutputPlan, algorithm: str, memory_bytes: int, workers: int
-) -> None:
+def check_budget(master: MasterData, lookup: HostedLookup, workers: int) -> None:
     """Refuse a budget that the workers of a host could not work with, before anything starts."""
-    kind: Any = JOINS[algorithm]
+    kind: Any = JOINS[lookup.algorithm]
     try:
-        kind.sizes_for(master, plan, join_bytes(memory_bytes, workers))
+        kind.sizes_for(master, lookup.plan, join_bytes(lookup.memory_bytes, workers))
     except BudgetError as error:
         least = error.least_bytes * workers / (1 - TRANSPORT_SHARE)
         raise BudgetError(
-            f"memory={format_bytes(memory_bytes)} is too little for {workers} workers of a host",
+            f"{format_bytes(lookup.memory_bytes)} for {lookup.name} is too little for {workers} workers of a host",
             code="budget_too_small",
             next_move=f"give at least {format_bytes(math.ceil(least / 1e5) * 1e5)}",
-            total_bytes=memory_bytes,
+            total_bytes=lookup.memory_bytes,
             least_bytes=math.ceil(least),
         ) from error
 
 
 class WorkerJoin:
-    """The join of this process, on one master version."""
+    """The join of this process with one master table, in one version.
 
-    def __init__(
-        self,
-        master_path: Path,
-        version: int,
-        plan: OutputPlan,
-        algorithm: str,
-        memory_bytes: int,
-        workers: int,
-        folder: Path,
-        owner: str,
-    ) -> None:
+    Args:
+        lookup: What to join with.
+        version: Of the master data.
+        workers: Processes of this host that share the memory.
+        folder: For the hot rows.
+        owner: Who shares hot rows: the tasks of a query, or those that use a version.
+    """
+
+    def __init__(self, lookup: HostedLookup, version: int, workers: int, folder: Path, *, owner: str) -> None:
         note_baseline(folder)
-        self._master = MasterData.open(master_path, version)
-        budget = MemoryBudget(join_bytes(memory_bytes, workers))
+        self.as_of = lookup.as_of
+        self._master = MasterData.open(lookup.master_path, version)
+        budget = MemoryBudget(join_bytes(lookup.memory_bytes, workers))
         self._hot: SharedRowCache | None = None
         self.join: SemiStreamJoin
-        if algorithm == TideJoin.name:
-            shares = HostShares.of(self._master, plan, memory_bytes, workers)
+        if lookup.algorithm == TideJoin.name:
+            shares = HostShares.of(self._master, lookup.plan, lookup.memory_bytes, workers)
             row_bytes = max(self._master.row_bytes, self._master.layout.least_row_bytes)
-            setting = f"{owner} {self._master.schema} {shares.hot_bytes} {master_path}"
-            name = hashlib.sha256(setting.encode()).hexdigest()[:16]
-            self._hot = SharedRowCache(
-                folder / f"{name}.hot", shares.hot_bytes, row_bytes, self._master.layout, setting
-            )
-            self.join = TideJoin(self._master, plan, budget, sizes=shares.worker, hot=self._hot)
+            setting = f"{owner} {self._master.schema} {shares.hot_bytes} {lookup.master_path}"
+            file = folder / f"{hashlib.sha256(setting.encode()).hexdigest()[:16]}.hot"
+            self._hot = SharedRowCache(file, shares.hot_bytes, row_bytes, self._master.layout, setting)
+            self.join = TideJoin(self._master, lookup.plan, budget, sizes=shares.worker, hot=self._hot)
         else:
-            kind: Any = JOINS[algorithm]
-            self.join = kind(self._master, plan, budget)
+            kind: Any = JOINS[lookup.algorithm]
+            options = {} if lookup.condition is None else {"condition": lookup.condition}
+            self.join = kind(self._master, lookup.plan, budget, **options)
 
     @contextmanager
     def hot_rows_in_use(self) -> Iterator[None]:
@@ -135,9 +131,7 @@ class WorkerJoin:
             before = MasterData.open(self._master.path, version)
         except TidemillError:  # expired, or another store lay here
             return None
-        if identity_number(before.identity) != identity:
-            return None
-        return None
+        return self._master.changed_codes(version) if identity_number(before.identity) == identity else None
 
 
 __all__ = ["HostShares", "WorkerJoin", "check_budget"]
