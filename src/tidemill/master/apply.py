@@ -19,6 +19,7 @@ from tidemill.master.build import Progress
 from tidemill.master.changed_codes import write_changed
 from tidemill.master.changes import Changes, read_changes, refuse_collision
 from tidemill.master.hashing import Bools, Int64s
+from tidemill.master.history_changes import read_history_changes
 from tidemill.master.index import PageIndex
 from tidemill.master.layout import PAGES_FILE, current_version
 from tidemill.master.new_version import NewVersion, new_version, write_derived
@@ -41,7 +42,10 @@ def apply_changes(
 ) -> int:
     """The number of the version that holds the changes, current from now on; arguments as `MasterData.apply` has them."""
     refuse_given_order(master)
-    changes = read_changes(source, master.key_form, master.schema, operation)
+    if master.history is None:
+        changes = read_changes(source, master.key_form, master.schema, operation)
+    else:
+        changes = read_history_changes(source, master, master.history, operation)
     with new_version(master.path) as version:
         refuse_stale(master)
         merge = _Merge(master, changes, version)
