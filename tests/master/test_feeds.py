@@ -123,6 +123,28 @@ def test_a_hash_that_two_keys_of_the_changes_share_is_refused(
         apply_once(tmp_path, rows, feed="q", at=1, order="at")
 
 
+def test_changes_of_versions_all_count_in_their_order(tmp_path: Path):
+    flat = pa.schema([("id", pa.int64()), ("since", pa.int64()), ("until", pa.int64()), ("n", pa.string())])
+    table = pa.Table.from_pylist([{"id": 1, "since": 0, "until": None, "n": "first"}], flat)
+    MasterData.build(table, key="id", path=tmp_path, history=("since", "until"))
+    rows = [
+        {"id": 1, "since": 20, "n": "third", "_op": "insert", "at": 3},
+        {"id": 1, "since": 10, "n": "second", "_op": "insert", "at": 1},
+        {"id": 1, "since": 10, "n": "corrected", "_op": "update_after", "at": 2},
+        {"id": 1, "since": 10, "n": "second", "_op": "update_before", "at": 2},
+    ]
+    wide = flat.append(pa.field("_op", pa.string())).append(pa.field("at", pa.int64()))
+    apply_once(tmp_path, pa.Table.from_pylist(rows, wide), feed="q", at=1, order="at")
+    master = MasterData.open(tmp_path)
+    assert master.history is not None
+    found = master.history.flat(master.read_batch(range(master.pages))).sort_by("since").to_pylist()
+    assert [(row["since"], row["until"], row["n"]) for row in found] == [
+        (0, 10, "first"), (10, 20, "corrected"), (20, None, "third"),
+    ]  # fmt: skip
+    with pytest.raises(SpecError, match="history"):
+        re_read(tmp_path, table)
+
+
 def test_two_feeds_at_once_lose_and_double_nothing(path: Path):
     def feed(name: str, first_key: int) -> None:
         for at in range(8):

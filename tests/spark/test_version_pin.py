@@ -179,6 +179,18 @@ def test_intents_of_dead_tasks_hold_nothing_for_ever(store: Path):
     assert not intent.exists()
 
 
+def test_only_the_last_batches_of_a_query_hold_their_versions(store: Path):
+    claim_version(store, "ended long ago", 3, BATCH)
+    for batch in range(expire.HELD_BATCHES + 3):
+        change(store, batch)
+        claim_version(store, "q", batch, BATCH)
+    assert shrink(store) == [2, 3, 4]
+    assert MasterData.open(store, 1).rows == 3, "the last batch of another query, however old"
+    with pytest.raises(StoreError, match="which is gone"):
+        claim_version(store, "q", 2, BATCH)
+    assert claim_version(store, "q", 3, BATCH) == 5
+
+
 def test_claims_and_expiry_side_by_side(store: Path):
     """Tasks of many batches claim while versions come and go: what is claimed can be opened, and is one a batch."""
     stop = threading.Event()
@@ -209,4 +221,4 @@ def test_claims_and_expiry_side_by_side(store: Path):
     assert len(found) == 100, "one version a batch"
     versions = [version for _, version in sorted(found)]
     assert len(set(versions)) > 3
-    assert set(versions) <= set(versions_on_disk(store))
+    assert set(versions[-expire.HELD_BATCHES :]) <= set(versions_on_disk(store))

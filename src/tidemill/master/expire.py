@@ -25,6 +25,9 @@ CLAIMS_FOLDER = "claims"
 """Where `spark/version_pin.py` says which version a batch uses."""
 GOING_FILE = "going"
 """In the folder of a version that is about to be removed."""
+HELD_BATCHES = 10
+"""Of each query: Spark re-runs the last one only. Were a thousand held, a store that changes ten times a second would
+keep as many versions, and some dozen compacted copies of itself."""
 _DEAD_INTENT_SECONDS = 3600
 """An intent lives for milliseconds; one that is older was left by a task that died."""
 
@@ -77,14 +80,17 @@ def is_going(path: Path, version: int) -> bool:
 
 
 def claimed_versions(folder: Path) -> set[int]:
-    """Versions that batches have claimed, or are about to; a `StoreError` when one cannot be read, as it may be any."""
+    """Versions that the last batches of queries have claimed, or are about to.
+
+    A `StoreError` when a claim cannot be read: it may be of any version.
+    """
     # Twice: what becomes a claim while the folder is listed may be missed under both of its names.
     return _listed(folder) | _listed(folder)
 
 
 def _listed(folder: Path) -> set[int]:
     claimed: set[int] = set()
-    for claim in folder.glob("*") if folder.is_dir() else ():
+    for claim in _held(list(folder.glob("*")) if folder.is_dir() else []):
         is_intent = claim.name.startswith(".")
         try:
             if is_intent and time.time() - claim.stat().st_mtime > _DEAD_INTENT_SECONDS:
@@ -103,6 +109,21 @@ def _listed(folder: Path) -> set[int]:
                 file=str(claim),
             ) from error
     return claimed
+
+
+def _held(claims: list[Path]) -> list[Path]:
+    """Intents, and the claims of each query's last batches."""
+    batches: dict[str, list[int]] = {}
+    held = []
+    for claim in claims:
+        query, _, number = claim.name.rpartition(".")
+        if number.isdecimal():
+            batches.setdefault(query, []).append(int(number))
+        else:
+            held.append(claim)
+    for query, numbers in batches.items():
+        held += [claims[0].with_name(f"{query}.{number}") for number in sorted(numbers)[-HELD_BATCHES:]]
+    return held
 
 
 def _mark(path: Path, versions: list[int], going: set[int]) -> None:

@@ -56,7 +56,8 @@ def apply_once(
         operation: Name of the column with the operation.
         order: Column that tells which of several changes of a key is the last: it alone counts, an insert like an
             update. Of two that are equal in it, one that leaves a row wins over one that removes it. Without such a
-            column a key may come once, or with inserts only.
+            column a key may come once, or with inserts only. Of master data with a history all changes count, in
+            this order: each is of one version of its key.
     """
 
     def attempt(master: MasterData) -> Fed:
@@ -100,6 +101,7 @@ def re_read(
         if feed is not None and master.manifest.positions.get(feed, -1) >= at:
             return Fed("already", master.version, 0)
         refuse_given_order(master)
+        _refuse_history(master)
         with folder_beside(master.path) as folder:
             table = ReRead(master, source() if callable(source) else source, folder, memory_bytes)
             if not table.has_rows and master.rows and not may_be_empty:
@@ -133,6 +135,15 @@ def _rebuilt(master: MasterData, table: ReRead, memory_bytes: int, own: dict[str
         none = built.schema.empty_table().select(list(built.key_columns))
         built = built.apply(none.append_column(OPERATION, pa.array([], pa.string())), positions=positions)
     return Fed("rebuilt", built.version, None)
+
+
+def _refuse_history(master: MasterData) -> None:
+    if master.history is not None:
+        raise SpecError(
+            f"{master.path} has a history, with which a table read again cannot be compared",
+            code="history_reread",
+            next_move="feed it with change rows, or build it anew",
+        )
 
 
 def _empty(master: MasterData) -> SpecError:

@@ -9,6 +9,7 @@ id  at  _op             id  _op
  9   3  update_before
 10   3  update_after
 ```
+Where master data has a history (`history.py`) a change is of one version of its key: all count, in this order.
 """
 
 from collections.abc import Callable
@@ -44,7 +45,8 @@ CHANGE_WORDS = _INSERTS + _PUTS + _REMOVES
 
 
 def latest_changes(changes: pa.Table, master: "MasterData", operation: str, order: str | None) -> pa.Table:
-    """One change a key at most, as `MasterData.apply` takes them; without `order` inserts of a key stay side by side.
+    """One change a key at most, as `MasterData.apply` takes them; inserts of a key without `order`, and changes of its
+    versions, stay side by side.
 
     Args:
         changes: Rows with the store's columns, the operation, and perhaps others.
@@ -57,7 +59,8 @@ def latest_changes(changes: pa.Table, master: "MasterData", operation: str, orde
     for name in needed:
         if name not in changes.column_names:
             raise unknown_choice("column of changes", name, changes.column_names)
-    stored = [field for field in master.schema if not (form.is_hashed and field.name == CODE_COLUMN)]
+    schema = master.schema if master.history is None else master.history.flat_schema(form)
+    stored = [field for field in schema if not (form.is_hashed and field.name == CODE_COLUMN)]
     names = dict.fromkeys([*(f.name for f in stored if f.name in changes.column_names), *needed])
     given = open_source(changes.select(list(names)), form.columns)
     form.refuse_other_types(form.columns, [given.schema.field(name).type for name in form.columns])
@@ -73,6 +76,7 @@ def latest_changes(changes: pa.Table, master: "MasterData", operation: str, orde
     if order is None and not is_last.all():
         _refuse_unordered(words.take(sequence), is_last)
         is_last[:] = True
+    is_last |= master.history is not None
     kept = sequence[is_last]
     told = _told(words.take(kept), is_removed[kept], are_ordered=order is not None)
     rows = whole.take(kept)
