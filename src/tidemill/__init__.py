@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from tidemill.core.errors import TidemillError
     from tidemill.master import MasterData
     from tidemill.spark.enrich import enrich
+    from tidemill.spark.feeds import apply_changes
     from tidemill.spark.lookup import Lookup
 
 __version__ = "0.1.0"
@@ -14,6 +15,7 @@ _HOMES = {
     "Lookup": "tidemill.spark.lookup",
     "MasterData": "tidemill.master",
     "TidemillError": "tidemill.core.errors",
+    "apply_changes": "tidemill.spark.feeds",
     "enrich": "tidemill.spark.enrich",
 }
 
@@ -27,4 +29,4 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
-__all__ = ["Lookup", "MasterData", "TidemillError", "__version__", "enrich"]
+__all__ = ["Lookup", "MasterData", "TidemillError", "__version__", "apply_changes", "enrich"]

@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tidemill as tm
 from tidemill.core.errors import BudgetError, SpecError
-from tidemill.spark.version_pin import pin_version
 from tidemill.testing.zipf import Zipf
 
 PRODUCTS = pa.table(
@@ -117,14 +116,6 @@ def test_a_stream_learns_its_hot_rows_and_tells_what_it_did(
     assert sum(s["rows_in"] for s in seen) == 6 * 4000
     assert seen[0]["hot_hits"] == 0
     assert seen[-1]["hot_hits"] > 0.5 * seen[-1]["rows_in"]
-
-
-def test_all_tasks_and_reruns_of_a_batch_use_the_version_claimed_first(tmp_path: Path) -> None:
-    assert pin_version(tmp_path, "query", 7, 3) == 3
-    assert pin_version(tmp_path, "query", 7, 4) == 3
-    assert pin_version(tmp_path, "query", 8, 4) == 4
-    assert pin_version(tmp_path, "other", 7, 5) == 5
-    assert [f.name for f in tmp_path.iterdir() if f.name.startswith(".")] == []
 
 
 def test_wishes_that_cannot_be_are_refused_before_anything_runs(

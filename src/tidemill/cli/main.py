@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tidemill.cli.bench import bench
+from tidemill.cli.master import master
 from tidemill.core.errors import SpecError, TidemillError
 
 EXIT_CODES = {
@@ -114,6 +115,7 @@ def demo(
 
 
 app.add_typer(bench, name="bench")
+app.add_typer(master, name="master")
 
 
 @app.command()

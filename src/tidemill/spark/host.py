@@ -43,7 +43,7 @@ class HostedJoins:
         """Join all rows of one task; everything has left when it ends."""
         joins = _open(self)
         totals = [Totals() for _ in joins]
-        rows = self._told_to_die(batches)
+        rows = self._arriving(batches)
         held: pa.RecordBatch | None = None
         clean = False
         try:
@@ -78,11 +78,13 @@ class HostedJoins:
         names = [lookup.name for lookup in self.lookups]
         return json.dumps({name: total.sums for name, total in zip(names, totals, strict=True)})
 
-    @staticmethod
-    def _told_to_die(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _arriving(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        declared = self.lookups[0].plan.stream_schema
         for batch in batches:
             die_if_told("in_task")
-            yield batch
+            # Spark may know by now that a column has no NULLs.
+            is_same_but_nulls = batch.schema.types == declared.types
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=declared) if is_same_but_nulls else batch
 
 
 @dataclass

@@ -12,7 +12,6 @@ import json
 import os
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from tidemill.core.errors import StoreError
@@ -52,18 +51,6 @@ def claim_version(store: Path, query_id: str, batch_id: int, refresh: Refresh) -
             versions=there,
         )
     return version
-
-
-def pin_version(folder: Path, query_id: str, batch_id: int, version: int) -> int:
-    """The version claimed for this batch: ours if we are first, without a look at the store."""
-    folder.mkdir(parents=True, exist_ok=True)
-    claim = folder / f"{query_id}.{batch_id}"
-    intent = claim.with_name(f".{claim.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    intent.write_text(json.dumps({"format": 1, "version": version}))
-    with suppress(FileExistsError):
-        os.link(intent, claim)
-    intent.unlink()
-    return read_claim(claim).version
 
 
 def read_claim(file: Path) -> Claim:
@@ -129,4 +116,4 @@ def _last_claim(folder: Path, query_id: str, batch_id: int) -> Claim | None:
     return read_claim(before)
 
 
-__all__ = ["claim_version", "pin_version", "read_claim"]
+__all__ = ["claim_version", "read_claim"]
