@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,7 +92,12 @@ def joined(name: str, master: MasterData, as_of: AsOf, batches: list[pa.RecordBa
 
 
 def _picked(as_of: AsOf, batch: pa.RecordBatch) -> list[Row]:
-    picked = as_of.pick(batch)
+    picked, matched_rows = as_of.pick_and_count(batch)
+    left_out = batch.num_rows - picked.num_rows
+    if as_of.wish.matched_as is not None:
+        assert matched_rows == pc.sum(picked.column(as_of.wish.matched_as)).as_py()
+    elif as_of.wish.how != "left":
+        assert matched_rows == (left_out if as_of.wish.how == "anti" else picked.num_rows)
     picked.validate(full=True)
     assert picked.schema.equals(as_of.output_schema)
     return picked.to_pylist()
