@@ -1,6 +1,7 @@
 """Rows meet the version valid at their time: held against a nested loop over flat versions, through four joins."""
 
 import pickle
+import re
 from itertools import pairwise, product
 from pathlib import Path
 from random import Random
@@ -8,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -90,7 +92,12 @@ def joined(name: str, master: MasterData, as_of: AsOf, batches: list[pa.RecordBa
 
 
 def _picked(as_of: AsOf, batch: pa.RecordBatch) -> list[Row]:
-    picked = as_of.pick(batch)
+    picked, matched_rows = as_of.pick_and_count(batch)
+    left_out = batch.num_rows - picked.num_rows
+    if as_of.wish.matched_as is not None:
+        assert matched_rows == pc.sum(picked.column(as_of.wish.matched_as)).as_py()
+    elif as_of.wish.how != "left":
+        assert matched_rows == (left_out if as_of.wish.how == "anti" else picked.num_rows)
     picked.validate(full=True)
     assert picked.schema.equals(as_of.output_schema)
     return picked.to_pylist()
@@ -225,3 +232,17 @@ def test_what_cannot_be_compared_is_refused(prices: MasterData, tmp_path: Path):
     refusal("column_twice", columns={"x": "at"})
     plain = MasterData.build(pa.table({"id": [1]}), key="id", path=tmp_path / "plain")
     assert "history=" in refusal("no_history", master=plain)
+
+
+def test_the_example_of_the_page_gives_what_it_should(tmp_path: Path, monkeypatch, capsys):
+    page = Path(__file__).parents[2] / "docs" / "as-of.md"
+    (example,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, str(page), "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines[:3]) == ["7 10.0", "7 12.0", "8 None"]
+    assert lines[3:] == [
+        "2024-07-01 None 15.0",
+        "2024-06-01 2024-07-01 12.0",
+        "2024-01-01 2024-06-01 10.0",
+    ]

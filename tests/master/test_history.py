@@ -166,7 +166,7 @@ def test_unfit_versions_are_counted_and_nothing_is_published(tmp_path: Path, sin
         return
     with pytest.raises(SpecError, match=f"{count} of 6 versions") as error:
         build()
-    assert (error.value.code, error.value.versions, error.value.keys) == (code, count, keys)
+    assert (error.value.code, error.value.versions, error.value.keys) == (code, count, [*map(repr, keys)])
     assert MasterData.open(tmp_path).version == kept.version
     assert [entry.name for entry in (tmp_path / "versions").iterdir()] == ["000001"]
 

@@ -140,11 +140,11 @@ def test_refused_changes_are_counted_and_change_nothing(tmp_path: Path):
 
     master = build(tmp_path, [{"id": "a", "since": 1, "until": 9, "x": 1}])
     error = refusal({"id": "a", "since": 8, "until": 10}, {"id": "a", "since": 1}, {"id": "b", "since": 1})
-    assert (error.code, error.versions, error.keys) == ("overlapping_versions", 2, ["a", "a"])
+    assert (error.code, error.versions, error.keys) == ("overlapping_versions", 2, ["'a'", "'a'"])
     error = refusal({"id": "c", "since": None}, {"id": "b", "since": 1})
-    assert (error.code, error.versions, error.keys) == ("null_valid_from", 1, ["c"])
+    assert (error.code, error.versions, error.keys) == ("null_valid_from", 1, ["'c'"])
     error = refusal({"id": "b", "since": 3, "until": 3}, {"id": "c", "since": 3, "until": 2})
-    assert (error.code, error.versions, error.keys) == ("empty_version", 2, ["b", "c"])
+    assert (error.code, error.versions, error.keys) == ("empty_version", 2, ["'b'", "'c'"])
     with pytest.raises(SpecError, match="deletes do with the key and 'since' alone"):
         master.apply(pa.table({"id": ["a"], "_op": ["delete"]}))
     assert content(master) == [{"id": "a", "since": 1, "until": 9, "x": 1}]

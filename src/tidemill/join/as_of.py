@@ -111,20 +111,25 @@ class AsOf:
         return self.wish.output_schema
 
     def pick(self, joined: pa.RecordBatch) -> pa.RecordBatch:
-        """What leaves of a batch that the join gave: rows in their order, each at most once.
+        """What leaves of a batch that the join gave: rows in their order, each at most once."""
+        return self.pick_and_count(joined)[0]
 
-        Rows that the join dropped and rows that are left out here are unmatched (or, with anti, matched).
+    def pick_and_count(self, joined: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
+        """The same, and how many rows met a version.
+
+        The join's own counts are of keys: of the rows that it took, all that meet no version here are unmatched.
         """
         stream_columns = len(self.wish.stream_schema)
         rows, at = self._find(joined, joined.column(stream_columns))
         is_valid = at >= 0
+        matched_rows = int(np.count_nonzero(is_valid))
         if self.wish.how in ("inner", "semi", "anti"):
             stays = is_valid if self.wish.how != "anti" else ~is_valid
             if not stays.all():
                 joined, at, is_valid = joined.filter(pa.array(stays)), at[stays], is_valid[stays]
         stream_rows = joined.select(range(stream_columns))
         versions = self._chosen(joined, rows, at, is_valid) if self.wish.chosen_columns else None
-        return self.wish.assemble(stream_rows, versions, is_valid)
+        return self.wish.assemble(stream_rows, versions, is_valid), matched_rows
 
     def _find(self, joined: pa.RecordBatch, histories: "pa.Array[Any]") -> tuple[UInt8s, Int64s]:
         """The bytes of all histories, and where in them the version of each row begins, or -1."""

@@ -198,7 +198,9 @@ def _in_key_order(
     for batch in batches:
         counts.add(batch)
         writer.add(batch)
-        options.say(1, folding.rows if folding else counts.rows, sort.rows)
+        options.say(1, folding.unfit.rows if folding else counts.rows, sort.rows)
+    if folding is not None:
+        folding.unfit.refuse()
     return 0, 0, 0
 
 

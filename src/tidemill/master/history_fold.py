@@ -15,7 +15,7 @@ from tidemill.master.history import HISTORY_COLUMN, History
 from tidemill.master.history_times import numbers_of
 from tidemill.master.keys import CODE_COLUMN, KeyForm
 
-_EXAMPLES = 3
+EXAMPLES = 3
 _MOST_BYTES = 2**31 - 1
 
 
@@ -25,8 +25,10 @@ class Unfit:
 
     form: KeyForm
     rows: int = 0
+    """Looked at in all."""
     counts: dict[str, int] = field(default_factory=dict)
-    keys: dict[str, list[Any]] = field(default_factory=dict)
+    keys: dict[str, list[str]] = field(default_factory=dict)
+    """As texts."""
 
     def add(self, rows: pa.RecordBatch, what: str, where: Bools) -> None:
         """Count rows that are unfit for a reason."""
@@ -34,15 +36,16 @@ class Unfit:
         if len(found):
             self.counts[what] = self.counts.get(what, 0) + len(found)
             examples = self.keys.setdefault(what, [])
-            wanted = found[: _EXAMPLES - len(examples)]
+            wanted = found[: EXAMPLES - len(examples)]
             keys = rows.select(self.form.columns).take(wanted).to_pylist()
-            examples += [tuple(key.values()) if len(key) > 1 else next(iter(key.values())) for key in keys]
+            for first, *rest in (key.values() for key in keys):
+                examples.append(repr((first, *rest) if rest else first))
 
     def refuse(self) -> None:
         """Stop with the first of these reasons that any row has."""
         for what, (told, next_move) in _REASONS.items():
             if what in self.counts:
-                keys = ", ".join(repr(key) for key in self.keys[what])
+                keys = ", ".join(self.keys[what])
                 raise SpecError(
                     f"{format_count(self.counts[what])} of {format_count(self.rows)} versions {told}; "
                     f"keys such as {keys}",
@@ -72,41 +75,39 @@ class Folding:
     """
 
     def __init__(self, history: History, form: KeyForm) -> None:
-        self.rows = 0
-        """Flat ones, so far."""
+        self.unfit = Unfit(form)
+        """Complete once all batches were folded: then its `refuse` is to be called."""
         self._history = history
         self._form = form
 
     def fold(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of pages; a `SpecError` at the end when any version is unfit.
+        """The rows of pages; none from the first unfit version on.
 
         Args:
             batches: In order of code, which this proves to stand for one key each.
         """
-        proof, unfit = KeyCounts(self._form), Unfit(self._form)
+        proof = KeyCounts(self._form)
         for batch in whole_groups(batches, self._form):
             proof.add(batch)
-            self.rows += batch.num_rows
-            unfit.rows = self.rows
+            self.unfit.rows += batch.num_rows
             codes = codes_of(batch, self._form)
             begins, _ = numbers_of(batch.column(self._history.valid_from))
             order = np.lexsort((~begins, codes))  # the newest first
             rows = batch.take(order)
-            starts = self._check(rows, codes, unfit)
-            if not unfit.counts:
+            starts = self._check(rows, codes)
+            if not self.unfit.counts:
                 yield fold_rows(rows, starts, self._history, self._form)
-        unfit.refuse()
 
-    def _check(self, rows: pa.RecordBatch, codes: Int64s, unfit: Unfit) -> Int64s:
+    def _check(self, rows: pa.RecordBatch, codes: Int64s) -> Int64s:
         """Where the rows of each key start; what is wrong with any of them is counted."""
         begins, has_begin = numbers_of(rows.column(self._history.valid_from))
         ends, has_end = numbers_of(rows.column(self._history.valid_to))
         is_first = np.append(True, codes[1:] != codes[:-1])
-        unfit.add(rows, "null_valid_from", ~has_begin)
-        unfit.add(rows, "empty_version", has_begin & has_end & (ends <= begins))
+        self.unfit.add(rows, "null_valid_from", ~has_begin)
+        self.unfit.add(rows, "empty_version", has_begin & has_end & (ends <= begins))
         # A version overlaps the one after it, which lies before it here.
         late = ~is_first[1:] & (~has_end[1:] | (ends[1:] > begins[:-1]))
-        unfit.add(rows, "overlapping_versions", np.append(late, False))
+        self.unfit.add(rows, "overlapping_versions", np.append(late, False))
         return np.flatnonzero(is_first)
 
 
@@ -147,4 +148,4 @@ def _numbers(column: "pa.Array[Any]") -> "pa.Array[Any]":
     return pa.array(numbers, mask=~present)
 
 
-__all__ = ["Folding", "Unfit", "fold_rows"]
+__all__ = ["EXAMPLES", "Folding", "Unfit", "fold_rows"]

@@ -25,13 +25,14 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from tidemill.core.errors import SourceError, SpecError
 from tidemill.core.units import format_count
-from tidemill.master.build import MOST_SEEDS, BuildOptions, hash_collides
+from tidemill.master.build import MOST_SEEDS, BuildOptions, hash_collides, page_schema
+from tidemill.master.history import History
 from tidemill.master.keys import KeyForm
 from tidemill.master.new_version import new_version
 from tidemill.master.source import SourceRows, open_source
 from tidemill.spark.job_watch import watched
 from tidemill.spark.master_frame import arrow_schema, refuse_unfit
-from tidemill.spark.master_parts import ANSWER, DONE_SUFFIX, Part, PartWriter
+from tidemill.spark.master_parts import ANSWER, DONE_SUFFIX, Part, PartWriter, refuse_unfit_versions
 from tidemill.spark.master_whole import attempts_folder, finish
 
 _ROWS_OF_A_FILE = 100_000
@@ -53,6 +54,7 @@ def build_version(source: DataFrame, *, key: Sequence[str], path: Path, options:
     refuse_unfit(source, options)
     given = arrow_schema(source)
     rows = open_source(pa.RecordBatchReader.from_batches(given, iter(())), key)
+    page_schema(rows.schema, rows.form, options)  # a refusal comes before any row is read
     build = _Build(source.toDF(*(f"c{number}" for number in range(len(given)))), given, rows, options)
     folder = path.resolve()  # workers may stand in another folder
     survey = build.survey()
@@ -62,7 +64,8 @@ def build_version(source: DataFrame, *, key: Sequence[str], path: Path, options:
             with attempts_folder(version) as attempts:
                 parts = build.write(form, survey, attempts)
                 if parts is not None:
-                    finish(parts, attempts, version, form, form.told_by(rows.schema), options)
+                    schema = page_schema(rows.schema, form, options)
+                    finish(parts, attempts, version, form, schema, options)
                     break
         else:
             raise hash_collides(rows.form)
@@ -112,8 +115,9 @@ class _Build:
 
     def write(self, form: KeyForm, survey: _Survey, attempts: Path) -> list[Part] | None:
         """What the tasks wrote, in order of code; None when two keys have the same code."""
+        work_schema = form.told_by(self.stored.schema)
         writer = PartWriter(
-            attempts, self.given, form.told_by(self.stored.schema), form, self.options.page_bytes
+            attempts, self.given, work_schema, form, self.options.page_bytes, self._history(form)
         )
         code = F.col("code")
         file = _even(code, survey.files) if form.is_hashed else _bucket(code, survey.bounds)
@@ -125,11 +129,16 @@ class _Build:
         )
         tick = _Progress(self.options, survey, attempts)
         answers = self._run(ordered.mapInArrow(writer.write, ANSWER).toArrow, tick)
+        refuse_unfit_versions(answers, form, survey.rows)
         parts = [Part.of(answer) for answer in answers.to_pylist()]
         whole = [part for part in parts if part is not None]
         if len(whole) < len(parts):
             return None
         return sorted(whole, key=lambda part: int(part.index.first_code[0]))
+
+    def _history(self, form: KeyForm) -> History | None:
+        pair = self.options.history
+        return None if pair is None else History.choose(self.stored.schema, form, pair)
 
     def _keys(self) -> list[Column]:
         return [F.col(f"c{self.given.names.index(name)}") for name in self.stored.form.columns]

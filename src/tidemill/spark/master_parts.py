@@ -21,6 +21,8 @@ from tidemill.master.batches import one_batch
 from tidemill.master.build import coded
 from tidemill.master.groups import CodeCollisionError, KeyCounts, codes_of
 from tidemill.master.hashing import Int64s
+from tidemill.master.history import History
+from tidemill.master.history_fold import EXAMPLES, Folding, Unfit
 from tidemill.master.index import PageIndex
 from tidemill.master.keys import KeyForm
 from tidemill.master.layout import PageFile
@@ -38,6 +40,7 @@ _INDEX_TYPES: dict[str, Any] = {
     "blocks": np.uint32,
     "continues": np.bool_,
 }
+_NO_INDEX = dict.fromkeys(_INDEX_TYPES, b"")
 _PIECE_BYTES = 8 * 1024 * 1024
 """Rows encoded at a time. A piece ends with a page that is not full, so small batches are put together: with Spark's
 10,000 rows of 120 B a page in 75 would be half empty. Larger ones are cut, since encoding holds three copies."""
@@ -75,9 +78,11 @@ class PartWriter:
     given: pa.Schema
     """Of the DataFrame, in Arrow's types."""
     schema: pa.Schema
-    """As pages store it, with the codes of `form`."""
+    """As rows are stored, with the codes of `form`."""
     form: KeyForm
     page_bytes: int
+    history: History | None = None
+    """Where rows are versions, which are folded before they are written."""
 
     def codes(self, *keys: pa.Array) -> pa.Array:  # type: ignore[type-arg]  # Spark reads these hints at run time
         """The code of each row, by which Spark spreads and sorts the rows."""
@@ -86,24 +91,31 @@ class PartWriter:
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of one task, which come in order of code; its answer."""
         pieces = self._in_order(_pieces(self._coded(batches)))
+        try:
+            if self.history is None:
+                yield from self._write(pieces, self.schema)
+                return
+            folding = Folding(self.history, self.form)
+            answers = list(self._write(folding.fold(pieces), self.history.page_schema(self.form)))
+            yield from [_unfit_answer(folding.unfit)] if folding.unfit.counts else answers
+        except CodeCollisionError:
+            yield _answer(None, _NO_INDEX)
+
+    def _write(self, pieces: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         first = next(pieces, None)
         if first is None:
             return
         file = self.folder / _attempt()
         try:
-            writer = PageWriter(file, RowLayout.of(self.schema, first=self.form.code_column), self.page_bytes)
+            writer = PageWriter(file, RowLayout.of(schema, first=self.form.code_column), self.page_bytes)
         except FileNotFoundError as error:
             raise _not_shared(self.folder) from error
         counts = KeyCounts(self.form)
-        try:
-            with writer:
-                for piece in chain([first], pieces):
-                    counts.add(piece)
-                    writer.add(piece)
-                    die_if_told("master_part")
-        except CodeCollisionError:
-            yield _answer(None, dict.fromkeys(_INDEX_TYPES, b""))
-            return
+        with writer:
+            for piece in chain([first], pieces):
+                counts.add(piece)
+                writer.add(piece)
+                die_if_told("master_part")
         done = file.rename(file.with_suffix(DONE_SUFFIX))
         index = writer.index()
         facts = {
@@ -167,6 +179,21 @@ def _answer(facts: dict[str, Any] | None, index: dict[str, bytes]) -> pa.RecordB
     return pa.record_batch({"facts": [json.dumps(facts)], **{name: [told] for name, told in index.items()}})
 
 
+def _unfit_answer(unfit: Unfit) -> pa.RecordBatch:
+    return _answer({"unfit": unfit.counts, "keys": unfit.keys}, _NO_INDEX)
+
+
+def refuse_unfit_versions(answers: pa.Table, form: KeyForm, rows: int) -> None:
+    """Stop with the sum of what all tasks found, when any has found versions that no history can have."""
+    whole = Unfit(form, rows)
+    for told in answers.column("facts").to_pylist():
+        facts = json.loads(str(told)) or {}
+        for what, count in facts.get("unfit", {}).items():
+            whole.counts[what] = whole.counts.get(what, 0) + count
+            whole.keys[what] = [*whole.keys.get(what, []), *facts["keys"][what]][:EXAMPLES]
+    whole.refuse()
+
+
 def _not_shared(folder: Path) -> StoreError:
     import socket
 
@@ -178,4 +205,4 @@ def _not_shared(folder: Path) -> StoreError:
     )
 
 
-__all__ = ["ANSWER", "COUNTS", "DONE_SUFFIX", "Part", "PartWriter"]
+__all__ = ["ANSWER", "COUNTS", "DONE_SUFFIX", "Part", "PartWriter", "refuse_unfit_versions"]
