@@ -25,6 +25,7 @@ from tidemill.join.parts.tally import StepTally
 from tidemill.join.protocol import StepReport
 from tidemill.join.tide_sizes import TideSizes
 from tidemill.master.batches import one_batch
+from tidemill.master.board import Board
 from tidemill.master.protocol import Master
 
 _PIECE_ROWS = 16_384  # probed together: their hot rows fit the second-level cache while columns are gathered
@@ -62,6 +63,7 @@ class TideJoin(RegionJoin):
         budget: Where everything held is reserved.
         sizes: The split of the budget; `sizes_for` what is left of it if None.
         hot: Hot rows that are kept and paid for elsewhere; then the split stays as it is.
+        board: Where processes of a host share what they read.
     """
 
     name: ClassVar[str] = "tide"
@@ -74,8 +76,10 @@ class TideJoin(RegionJoin):
         *,
         sizes: TideSizes | None = None,
         hot: HotCache | None = None,
+        board: Board | None = None,
     ) -> None:
         super().__init__(master, plan, budget, sizes or self.sizes_for(master, plan, budget.left_bytes))
+        self._board = board
         self._split = Split()
         self._resize_to: float | None = None
         self._clear()

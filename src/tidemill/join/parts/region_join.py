@@ -21,6 +21,7 @@ from tidemill.join.parts.tally import StepTally
 from tidemill.join.parts.waiting_room import REGION_BYTES, WaitingRoom
 from tidemill.join.protocol import SemiStreamJoin
 from tidemill.join.tide_sizes import RESERVED, TideSizes
+from tidemill.master.board import Board
 from tidemill.master.protocol import Master
 from tidemill.master.rows import RowLayout, UInt8s
 
@@ -58,6 +59,7 @@ class RegionJoin(SemiStreamJoin):
         self._memory = Recycled(sizes.output_bytes - len(self._staging))
         self._output_bytes = 0
         self._used_since_return = 0
+        self._board: Board | None = None
 
     def _clear_waiting(self) -> None:
         # Held by waiting
@@ -176,8 +178,24 @@ class RegionJoin(SemiStreamJoin):
         return bool(self._services)
 
     def _choose(self) -> Int64s:
-        """Regions in the order in which they lie on disk: those whose rows wait longest, and those with most rows."""
+        """Regions in the order in which they lie on disk: those whose rows wait longest, and those with most rows.
+
+        Before them those that another process of the host has just read; after them those that one is reading.
+        """
         most = self.sizes.regions_per_read
+        if self._board is None:
+            return self._own_choice(most)
+        posted = self._board.fresh(self._room.count)
+        if len(posted):
+            return np.sort(posted[:most])
+        others = self._board.under_way()
+        others = others[(others >= 0) & (others < len(self._regions))]
+        waiting, self._room.count[others] = self._room.count[others], 0
+        chosen = self._own_choice(most)
+        self._room.count[others] = waiting
+        return chosen if len(chosen) else self._own_choice(most)
+
+    def _own_choice(self, most: int) -> Int64s:
         self._turn = (self._turn + 1) % 2
         oldest = (most + self._turn) // 2
         waiting = self._room.choose(oldest, most - oldest)
@@ -196,7 +214,9 @@ class RegionJoin(SemiStreamJoin):
         pages = self._regions.pages_for(regions, rows, codes)
         groups = np.append(self._regions.first_page[regions], self._regions.first_page[regions[-1] + 1]), rows
         service = Service(slots, codes, pages, given, self.sizes.pages_per_read, groups=groups)
-        service.begin(self._master)
+        all_pages = self._regions.first_page[regions + 1] - self._regions.first_page[regions]
+        is_shared = len(pages) == int(all_pages.sum()) and not service.is_long
+        service.begin(self._master, self._board if is_shared else None, regions)
         self._services.append(service)
         self._began(len(regions), len(slots), pages)
 
