@@ -54,7 +54,7 @@ def rows_of(reports: Iterable[StepReport]) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def fixed_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the memory stays with hot rows: a change of the split forgets them."""
+    """Hot rows keep their share of the memory: a change of the split forgets them."""
     monkeypatch.setattr(Split, "is_due", lambda *_: False)
 
 

@@ -19,7 +19,7 @@ _READ_INT32S = types.Array(types.int32, 1, "C", readonly=True)
         BYTES, INT64S, _INT32S, _READ_INT32S, INT64S, _INT32S, _INT32S, INT64S, INT64S, types.int64,
         READ_INT64S, READ_INT64S, READ_BYTES, READ_INT64S,
     ),
-    cache=True,
+    cache=True, nogil=True,
 )  # fmt: skip
 def push(
     arena: UInt8s,
@@ -65,7 +65,11 @@ def push(
         state[ROWS] += 1
 
 
-@njit(types.void(_INT32S, _INT32S, _READ_INT32S, READ_INT64S, READ_INT64S, INT64S, INT64S), cache=True)
+@njit(
+    types.void(_INT32S, _INT32S, _READ_INT32S, READ_INT64S, READ_INT64S, INT64S, INT64S),
+    cache=True,
+    nogil=True,
+)
 def pop(
     head: Int32s,
     count: Int32s,
@@ -101,7 +105,7 @@ def pop(
                 done += 1
 
 
-@njit(types.void(BYTES, _INT32S, READ_INT64S, INT64S, types.int64, READ_INT64S), cache=True)
+@njit(types.void(BYTES, _INT32S, READ_INT64S, INT64S, types.int64, READ_INT64S), cache=True, nogil=True)
 def release(
     arena: UInt8s, free_slots: Int32s, slot_at: Int64s, state: Int64s, stride: int, slots: Int64s
 ) -> None:
@@ -117,7 +121,7 @@ def release(
         free_slots[len(free_slots) - 1 - state[ROWS]] = np.int32(slot)
 
 
-@njit(types.void(BYTES, INT64S, INT64S), cache=True)
+@njit(types.void(BYTES, INT64S, INT64S), cache=True, nogil=True)
 def close_gaps(arena: UInt8s, slot_at: Int64s, state: Int64s) -> None:
     """Move rows of open length together, so that the space of those gone is at the end of the arena."""
     words = arena.view(np.int64)
@@ -136,7 +140,7 @@ def close_gaps(arena: UInt8s, slot_at: Int64s, state: Int64s) -> None:
     state[DEAD_BYTES] = 0
 
 
-@njit(types.int64(_READ_INT32S, READ_INT64S, types.int64, types.int64, INT64S), cache=True)
+@njit(types.int64(_READ_INT32S, READ_INT64S, types.int64, types.int64, INT64S), cache=True, nogil=True)
 def choose(count: Int32s, since: Int64s, oldest: int, densest: int, chosen: Int64s) -> np.int64:
     """How many regions were chosen: those that wait longest, then of the others those with most rows.
 
