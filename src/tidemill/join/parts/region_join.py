@@ -71,7 +71,15 @@ class RegionJoin(SemiStreamJoin):
 
     def _no_waiting_rows(self) -> WaitingRoom:
         layout = RowLayout.of(self.plan.stream_schema)
-        return WaitingRoom(self.sizes.waiting_bytes, layout, len(self._regions), self.plan.stream_row_bytes)
+        key = self.plan.stream_key
+        is_code = not key.form.is_hashed and self.plan.stream_schema.field(key.columns[0]).type == pa.int64()
+        return WaitingRoom(
+            self.sizes.waiting_bytes,
+            layout,
+            len(self._regions),
+            self.plan.stream_row_bytes,
+            key.columns[0] if is_code else None,
+        )
 
     @abstractmethod
     def _is_room_enough(self) -> bool:

@@ -17,7 +17,7 @@ _READ_INT32S = types.Array(types.int32, 1, "C", readonly=True)
 @njit(
     types.void(
         BYTES, INT64S, _INT32S, _READ_INT32S, INT64S, _INT32S, _INT32S, INT64S, INT64S, types.int64,
-        READ_INT64S, READ_INT64S, READ_BYTES, READ_INT64S,
+        types.boolean, READ_INT64S, READ_INT64S, READ_BYTES, READ_INT64S,
     ),
     cache=True, nogil=True,
 )  # fmt: skip
@@ -32,12 +32,14 @@ def push(
     since: Int64s,
     state: Int64s,
     stride: int,
+    keeps_codes: bool,
     codes: Int64s,
     regions: Int64s,
     rows: UInt8s,
     at: Int64s,
 ) -> None:
-    """Let rows wait, each in front of the others of its region. `stride` is 0 when rows have open length.
+    """Let rows wait, each in front of the others of its region. `stride` is 0 when rows have open length; without
+    `keeps_codes` a row holds its code itself.
 
     Free slots are a stack, taken from its end: a list of them would cost a cache miss a row to follow.
     """
@@ -55,7 +57,8 @@ def push(
             state[END] = place + size
         move_bytes(np.uintp(target + place), np.uintp(source + at[i]), size)
         region = regions[i]
-        slot_code[slot] = codes[i]
+        if keeps_codes:
+            slot_code[slot] = codes[i]
         slot_next[slot] = head[region]
         head[region] = np.int32(slot)
         if count[region] == 0:
@@ -66,7 +69,17 @@ def push(
 
 
 @njit(
-    types.void(_INT32S, _INT32S, _READ_INT32S, READ_INT64S, READ_INT64S, INT64S, INT64S),
+    types.void(
+        _INT32S,
+        _INT32S,
+        _READ_INT32S,
+        READ_INT64S,
+        types.int64,
+        types.int64,
+        READ_INT64S,
+        INT64S,
+        INT64S,
+    ),
     cache=True,
     nogil=True,
 )
@@ -75,6 +88,8 @@ def pop(
     count: Int32s,
     slot_next: Int32s,
     slot_code: Int64s,
+    first_code: int,
+    code_step: int,
     regions: Int64s,
     slots: Int64s,
     codes: Int64s,
@@ -99,7 +114,7 @@ def pop(
             slot = at[r]
             if slot >= 0:
                 slots[place[r]] = slot
-                codes[place[r]] = slot_code[slot]
+                codes[place[r]] = slot_code[slot * code_step + first_code]
                 at[r] = slot_next[slot]
                 place[r] += 1
                 done += 1
