@@ -77,6 +77,25 @@ def test_hot_rows_follow_a_stream_whose_taste_changes(master: MasterData):
         assert hits > 1500, f"keys from {first}"
 
 
+def test_hits_put_together_on_another_core_are_the_same_rows(
+    master: MasterData, monkeypatch: pytest.MonkeyPatch
+):
+    """Hot rows are read there while this thread serves reads and admits others."""
+    monkeypatch.setattr("tidemill.join.parts.aside._WORTH_ROWS", 1)
+    monkeypatch.setattr("tidemill.join.tide._PIECE_ROWS", 90)
+    chance, found = np.random.default_rng(5), []
+    popular, any_key = chance.integers(0, 50, 10_000), chance.integers(0, 20_000, 10_000)
+    keys = np.where(chance.random(10_000) < 0.5, popular, any_key)
+    for cores in ({0}, {0, 1}):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: cores)
+        join = tide(master, 300_000)
+        reports = list(drive(join, [batch(keys)]))
+        assert (join._aside._pool is not None) is (len(cores) > 1)
+        assert any(report.hot_hits and report.disk_matches for report in reports), "no step did both"
+        found.append((Counter(map(str, rows_of(reports))), totals(reports)))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("how", get_args(How))
 def test_keys_that_do_not_exist_turn_hot_too(how: How, tmp_path: Path):
     odd = build(tmp_path, range(1, 2 * ROWS, 2))
