@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 SHARES = (0.02, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8)
 """Of hot rows; a change costs both what they hold, so there are few."""
-START_SHARE = 0.2  # right for Zipf 1, one or two changes from what is right for others
+START_SHARE = 0.2  # near what arithmetic says for Zipf 1; one or two changes from it for others
 _MISS_SECONDS = 0.4e-6  # of work that a hit saves: wait, find, stage
 _READ_SECONDS = 60e-6  # of a read, whatever its size, with another one in flight
 _BYTES_PER_S = 3.5e9
 # What a byte of hot rows saves on average, by what one of waiting rows saves. The last of 50,000 hot rows is worth half
-# of their average with Zipf 0.5, a twelfth with Zipf 1, a fortieth with Zipf 1.25; the average itself can be trusted soon.
+# of their average with Zipf 0.5, a twelfth with Zipf 1, a fortieth with Zipf 1.25, as calculated; the average itself can
+# be trusted soon.
 _TOO_LITTLE, _PLENTY = 2.0, 60.0
 _ROWS_PER_LOOK = 16  # for each hot row: sooner most are there by chance
 
