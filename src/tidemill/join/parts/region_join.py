@@ -30,7 +30,7 @@ _ENOUGH_ROWS = (
 )
 _NO_STAGING = np.empty(0, dtype=np.uint8)
 _NOBODY = np.empty(0, dtype=np.int64)
-_STAGING_SHARE = 0.4  # of the output reservation; the columns that staged rows become take the rest
+_STAGING_SHARE = 0.34  # of the output reservation; as much for columns of staged rows, the rest for hits
 
 
 class RegionJoin(SemiStreamJoin):
@@ -56,7 +56,9 @@ class RegionJoin(SemiStreamJoin):
         self._staging = np.empty(int(sizes.output_bytes * _STAGING_SHARE) // 8, dtype=np.uint64).view(
             np.uint8
         )
-        self._memory = Recycled(sizes.output_bytes - len(self._staging))
+        # Rows served by a read and hits may leave in the same step: each kind has its own.
+        self._memory = Recycled(len(self._staging))
+        self._hits_memory = Recycled(sizes.output_bytes - 2 * len(self._staging))
         self._output_bytes = 0
         self._used_since_return = 0
         self._board: Board | None = None
@@ -71,7 +73,15 @@ class RegionJoin(SemiStreamJoin):
 
     def _no_waiting_rows(self) -> WaitingRoom:
         layout = RowLayout.of(self.plan.stream_schema)
-        return WaitingRoom(self.sizes.waiting_bytes, layout, len(self._regions), self.plan.stream_row_bytes)
+        key = self.plan.stream_key
+        is_code = not key.form.is_hashed and self.plan.stream_schema.field(key.columns[0]).type == pa.int64()
+        return WaitingRoom(
+            self.sizes.waiting_bytes,
+            layout,
+            len(self._regions),
+            self.plan.stream_row_bytes,
+            key.columns[0] if is_code else None,
+        )
 
     @abstractmethod
     def _is_room_enough(self) -> bool:
@@ -123,7 +133,7 @@ class RegionJoin(SemiStreamJoin):
                 break
         with tally.timed("assemble"):
             self._put_out_served(leaving, self._staging, tally)
-        self._output_bytes = int(filled[0])
+        self._output_bytes += int(filled[0])
 
     def _stage(
         self, service: Service, staging: UInt8s, filled: Int64s, tally: StepTally
