@@ -74,7 +74,7 @@ def _initialise(folder: Path) -> None:
 
 @contextmanager
 def _running(folder: Path, shared_buffers_bytes: int) -> Iterator[str]:
-    place, port = programs(), _free_port()
+    place, port = programs(), free_port()
     assert place is not None
     settings = {
         "port": port,
@@ -135,11 +135,11 @@ def _as_user(user: pwd.struct_passwd | None) -> list[str]:
     return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
 
 
-__all__ = ["connect", "postgres", "programs"]
+__all__ = ["connect", "free_port", "postgres", "programs"]

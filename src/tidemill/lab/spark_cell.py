@@ -31,6 +31,7 @@ from tidemill.core.errors import BudgetError, InternalError, StoreError
 from tidemill.lab.spark_check import expected, summed
 from tidemill.lab.spark_contenders import Opened, opened
 from tidemill.lab.spark_data import FILES_PER_BATCH, Lot, SparkData, check_lot, measured_lot
+from tidemill.lab.spark_flink import run_flink
 from tidemill.lab.spark_memory import Watch
 from tidemill.lab.streams import STREAM_SCHEMA
 
@@ -70,6 +71,12 @@ def run_cells(cells: list[SparkCell]) -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: first.cores])
     with tempfile.TemporaryDirectory(dir=first.folder, prefix="run-", ignore_cleanup_errors=True) as place:
         scratch = Path(place)
+        if first.contender == "flink-lookup":
+            sizes = [cell.batch_rows for cell in cells]
+            found = run_flink(first.data, sizes, first.memory_bytes, first.seconds, first.cores, scratch)
+            for rows in sizes:
+                say({"cell": {"batch_rows": rows, **found}})
+            return
         with opened(first.contender, first.data, first.memory_bytes, first.cores, scratch) as contender:
             runner = _Runner(contender, first.data, scratch)
             with Watch(contender.held_bytes, contender.files) as watch:
@@ -197,7 +204,7 @@ def main() -> None:
     except BudgetError as error:
         say({"refused": str(error)})
     except StoreError as error:
-        if error.code != "no_postgres":
+        if error.code not in ("no_postgres", "no_flink"):
             raise
         say({"missing": str(error)})
 

@@ -13,7 +13,7 @@ from tidemill.lab.spark_ceiling import ceiling
 from tidemill.lab.spark_check import Kind
 from tidemill.lab.spark_cluster import cluster
 from tidemill.lab.spark_data import SparkData
-from tidemill.lab.spark_memory import proportional_bytes, resident_bytes
+from tidemill.lab.spark_memory import files_below, proportional_bytes, resident_bytes
 from tidemill.lab.spark_plans import PLANS, SETTINGS, Joined
 from tidemill.lab.spark_postgres import looked_up, master_table
 from tidemill.lab.store import READS_IN_FLIGHT
@@ -72,7 +72,7 @@ def opened(name: str, data: SparkData, memory_bytes: int, cores: int, scratch: P
         with master_table(data, memory_bytes) as uri, _session(name, cores, scratch) as spark:
             yield Opened(
                 spark, lambda stream: looked_up(stream, uri), proportional_bytes("postgres"),
-                in_each_batch=True, files=lambda: _files_below(data.form("postgres") / "base"),
+                in_each_batch=True, files=lambda: files_below(data.form("postgres") / "base"),
             )  # fmt: skip
     elif name == "tide-cluster":
         with (
@@ -93,7 +93,7 @@ def _plan(name: str, spark: SparkSession, data: SparkData) -> Opened:
         resident_bytes("java"),
         rows="inner" if name == "spark-broadcast-stream" else "left",
         learns=False,
-        files=lambda: [] if read is None else _files_below(read),
+        files=lambda: [] if read is None else files_below(read),
     )
 
 
@@ -131,10 +131,6 @@ def _session(
         yield session
     finally:
         session.stop()
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    return (file for file in folder.rglob("*") if file.is_file())
 
 
 __all__ = ["ALL", "BY_DEFAULT", "JOINS", "LOOKUPS", "MEMORY_OF", "Opened", "check_contenders", "opened"]

@@ -1,7 +1,7 @@
 """Memory of a contender while it runs, and the page cache kept from helping it."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -81,4 +81,8 @@ def proportional_bytes(program: str) -> Callable[[], int]:
     return held
 
 
-__all__ = ["Watch", "proportional_bytes", "resident_bytes"]
+def files_below(folder: Path) -> Iterator[Path]:
+    return (file for file in folder.rglob("*") if file.is_file())
+
+
+__all__ = ["Watch", "files_below", "proportional_bytes", "resident_bytes"]
