@@ -39,7 +39,7 @@ def table_environment(asked: dict[str, Any]) -> Any:
     for name, value in settings.items():
         environment.get_config().set(name, value)
     cache = {
-        "connector": "jdbc", "url": asked["jdbc"], "username": "tidemill", "table-name": "master",
+        "connector": "jdbc", "url": asked["jdbc"], "table-name": "master",
         "lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": str(asked["cache_rows"]),
     }  # fmt: skip
     environment.execute_sql(_table("master", MASTER, cache))
@@ -49,13 +49,13 @@ def table_environment(asked: dict[str, Any]) -> Any:
 def insert(environment: Any, source: str, sink: dict[str, str]) -> Any:
     """The job that reads CSV files, looks each row up and hands it on."""
     files = {"connector": "filesystem", "path": source, "format": "csv"}
-    environment.execute_sql("DROP TABLE IF EXISTS stream")
+    environment.execute_sql("DROP TABLE IF EXISTS arrivals")
     environment.execute_sql("DROP TABLE IF EXISTS found")
-    environment.execute_sql(_table("stream", STREAM, files, "`at` AS PROCTIME()"))
+    environment.execute_sql(_table("arrivals", STREAM, files, "`at` AS PROCTIME()"))
     environment.execute_sql(_table("found", OUTPUT, sink))
     columns = [f"s.`{name}`" for name in STREAM] + [f"m.`{name}`" for name in OUTPUT if name not in STREAM]
     return environment.execute_sql(
-        f"INSERT INTO found SELECT {', '.join(columns)} FROM stream AS s "  # noqa: S608 - names of ours
+        f"INSERT INTO found SELECT {', '.join(columns)} FROM arrivals AS s "  # noqa: S608 - names of ours
         "LEFT JOIN master FOR SYSTEM_TIME AS OF s.`at` AS m ON s.`key` = m.`key`"
     )
 

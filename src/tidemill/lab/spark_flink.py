@@ -4,7 +4,9 @@ Flink has no micro-batches, so its rate is measured once and stands for every si
 """
 
 import json
+import re
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,7 +45,7 @@ def run_flink(
             "jars": place.jars,
             "cores": cores,
             "port": free_port(),
-            "jdbc": "jdbc:" + uri.replace("tidemill@", ""),
+            "jdbc": f"jdbc:{uri.replace('tidemill@', '')}?user=tidemill",
             "cache_rows": max(1, memory_bytes // row_bytes),
             "stream": str(_as_csv(data, measured_lot(max(batches)))),
             "check": str(_as_csv(data, check_lot(checked))),
@@ -59,14 +61,22 @@ def run_flink(
 def _run(place: Flink, asked: dict[str, Any], peak_bytes: Callable[[], int]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     command = [str(place.python), str(Path(flink_job.__file__)), json.dumps(asked)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as job:
+    with (
+        tempfile.TemporaryFile("w+") as words,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=words, stdin=subprocess.DEVNULL, text=True
+        ) as job,
+    ):
         assert job.stdout is not None
         for line in job.stdout:
             if line.startswith("{"):
                 told |= json.loads(line)
                 told.setdefault("memory_peak_bytes", peak_bytes())
         if job.wait() or "checked" not in told:
-            raise InternalError(f"Flink ended with exit code {job.returncode}", code="flink_ended")
+            words.seek(0)
+            causes = [line for line in words if re.match(r"(Caused by: )?[\w.]+(Error|Exception)\b", line)]
+            last = causes[-1].strip() if causes else "no word on stderr"
+            raise InternalError(f"Flink ended with exit code {job.returncode}: {last}", code="flink_ended")
     return {"rows_per_s": told["rate"]["rows_per_s"], "memory_peak_bytes": told["memory_peak_bytes"]}
 
 
