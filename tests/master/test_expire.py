@@ -110,7 +110,7 @@ def test_an_expire_that_was_killed_is_completed_by_the_next(store: MasterData):
     left = sorted(str(file.relative_to(store.path)) for file in (store.path / "versions").rglob("*.*"))
     assert left == [
         *(f"versions/00000{n}/pages.bin" for n in (1, 2, 3, 4)),
-        *(f"versions/000005/{name}" for name in ("index.arrow", "manifest.json", "pages.bin")),
+        *(f"versions/000005/{name}" for name in ("changed.bin", "index.arrow", "manifest.json", "pages.bin")),
     ]
     assert sums(MasterData.open(store.path)) == 140
 

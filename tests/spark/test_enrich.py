@@ -133,8 +133,8 @@ def test_wishes_that_cannot_be_are_refused_before_anything_runs(
     stream = sales(spark, 10)
     with pytest.raises(SpecError, match="did you mean 'product_id'"):
         tm.enrich(stream, products, on="produkt_id")
-    with pytest.raises(SpecError, match="valid: auto, cache"):
-        tm.enrich(stream, products, on="product_id", algorithm="mesh")  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="valid: adaptive_mesh, auto"):
+        tm.enrich(stream, products, on="product_id", algorithm="mash")
     with pytest.raises(BudgetError, match="give at least"):
         tm.enrich(stream, products, on="product_id", memory="10 kB")
     with pytest.raises(SpecError, match="'256 bananas' is not a size"):

@@ -26,11 +26,11 @@ from tidemill.load.client import LoaderClient, read_token
 from tidemill.master import MasterData
 from tidemill.spark.checkpoint import open_pipeline
 from tidemill.spark.columns import COMMITTED_COLUMN, ENTRY_COLUMN
-from tidemill.spark.enrich import enrich
-from tidemill.spark.host import check_budget
+from tidemill.spark.enrich import DEFAULT_ALGORITHM, enrich
 from tidemill.spark.session import start_session
 from tidemill.spark.sinks import BatchReport, deliver, tables_of
 from tidemill.spark.sources import read_log
+from tidemill.spark.worker_join import check_budget
 from tidemill.staging.retention import mark_consumed
 
 MONEY = pa.decimal128(18, 2)
@@ -125,7 +125,7 @@ def check_memory(products: MasterData, memory_bytes: int) -> None:
         columns=PRODUCT_COLUMNS,
         matched_as="_matched",
     )
-    check_budget(products, plan, memory_bytes, workers=os.cpu_count() or 1)
+    check_budget(products, plan, DEFAULT_ALGORITHM, memory_bytes, workers=os.cpu_count() or 1)
 
 
 def main() -> int:

@@ -12,6 +12,7 @@ from tidemill.core.units import format_bytes
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.arrivals import Arrivals
 from tidemill.join.parts.frequency import FrequencySketch
+from tidemill.join.parts.hot_cache import HotCache
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.keys import stream_keys
 from tidemill.join.parts.leaving import Leaving, count_fates
@@ -60,19 +61,27 @@ class TideJoin(RegionJoin):
         plan: What leaves, and for which rows.
         budget: Where everything held is reserved.
         sizes: The split of the budget; `sizes_for` what is left of it if None.
+        hot: Hot rows that are kept and paid for elsewhere; then the split stays as it is.
     """
 
     name: ClassVar[str] = "tide"
 
     def __init__(
-        self, master: Master, plan: OutputPlan, budget: MemoryBudget, *, sizes: TideSizes | None = None
+        self,
+        master: Master,
+        plan: OutputPlan,
+        budget: MemoryBudget,
+        *,
+        sizes: TideSizes | None = None,
+        hot: HotCache | None = None,
     ) -> None:
         super().__init__(master, plan, budget, sizes or self.sizes_for(master, plan, budget.left_bytes))
         self._split = Split()
         self._resize_to: float | None = None
         self._clear()
         # Held by hot rows and sketch: they only make the join faster.
-        self._hot = self._no_hot_rows()
+        self._owns_hot = hot is None
+        self._hot: HotCache = hot or self._no_hot_rows()
         self._sketch = FrequencySketch(self.sizes.sketch_bytes)
         self._counted = 0
         self._miss_share = 1.0
@@ -208,7 +217,7 @@ class TideJoin(RegionJoin):
 
     def _look_at_split(self) -> None:
         """Let the room empty itself if hot and waiting rows should share memory otherwise."""
-        if self._split.is_due(self._hot.entries, self._room.most_rows):
+        if self._owns_hot and self._split.is_due(self._hot.entries, self._room.most_rows):
             self._resize_to = self._split.look(
                 hits_per_byte=self._hot.hits_per_byte(),
                 waiting_bytes=self.sizes.waiting_bytes,
@@ -348,7 +357,7 @@ class TideJoin(RegionJoin):
     def _held_bytes(self) -> dict[str, int]:
         return {
             "arrivals": self._arrivals.bytes_held,
-            "hot_rows": self._hot.bytes_held,
+            "hot_rows": self._hot.bytes_held if self._owns_hot else 0,
             "sketch": self._sketch.bytes_held,
             **self._disk_bytes(),
         }

@@ -8,7 +8,7 @@ new index   ▢ ▢ ▣ ▣ ▢ ▣ ▢       a stretch of touched neighbours ma
 The work is that of the touched pages, and 16 bytes a page for the new index.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,10 @@ import numpy as np
 
 from tidemill.core.errors import SpecError, StoreError
 from tidemill.master.build import Progress
+from tidemill.master.changed_codes import write_changed
 from tidemill.master.changes import Changes, read_changes, refuse_collision
 from tidemill.master.hashing import Bools, Int64s
+from tidemill.master.history_changes import read_history_changes
 from tidemill.master.index import PageIndex
 from tidemill.master.layout import PAGES_FILE, current_version
 from tidemill.master.new_version import NewVersion, new_version, write_derived
@@ -31,15 +33,19 @@ if TYPE_CHECKING:
 _CHUNK_BLOCKS = 1024  # 4 MiB of touched pages at a time: larger ones leave the cache and gain nothing
 
 
-def apply_changes(master: "MasterData", source: Source, operation: str, progress: Progress | None) -> int:
+def apply_changes(
+    master: "MasterData",
+    source: Source,
+    operation: str,
+    progress: Progress | None,
+    positions: Mapping[str, int] | None = None,
+) -> int:
     """The number of the version that holds the changes, current from now on; arguments as `MasterData.apply` has them."""
-    if master.page_order != "key":
-        raise SpecError(
-            f"pages of {master.path} are in a given order, in which new rows have no place",
-            code="given_order",
-            next_move="build the master data again, or keep it in order of key",
-        )
-    changes = read_changes(source, master.key_form, master.schema, operation)
+    refuse_given_order(master)
+    if master.history is None:
+        changes = read_changes(source, master.key_form, master.schema, operation)
+    else:
+        changes = read_history_changes(source, master, master.history, operation)
     with new_version(master.path) as version:
         refuse_stale(master)
         merge = _Merge(master, changes, version)
@@ -47,8 +53,19 @@ def apply_changes(master: "MasterData", source: Source, operation: str, progress
             for done in merge.chunks():
                 if progress is not None:
                     progress(done, len(merge.touched))
-        merge.finish(version)
+        write_changed(version.folder, version.number, made_from=master.version, codes=changes.codes)
+        merge.finish(version, dict(positions or {}))
     return version.number
+
+
+def refuse_given_order(master: "MasterData") -> None:
+    """Stop when the pages are not in order of key."""
+    if master.page_order != "key":
+        raise SpecError(
+            f"pages of {master.path} are in a given order, in which new rows have no place",
+            code="given_order",
+            next_move="build the master data again, or keep it in order of key",
+        )
 
 
 def refuse_stale(master: "MasterData") -> None:
@@ -112,7 +129,7 @@ class _Merge:
             self._merge(pages, int(codes[0]), int(codes[1]))
             yield end
 
-    def finish(self, version: NewVersion) -> None:
+    def finish(self, version: NewVersion, positions: dict[str, int]) -> None:
         """Write index and manifest."""
         told, counts = self._master.manifest, self._counts
         index = _with_pages(
@@ -128,7 +145,7 @@ class _Merge:
             (version.folder / PAGES_FILE).unlink()
         write_derived(
             version,
-            told,
+            replace(told, positions=told.positions | positions),
             replace(index, file=file.astype(np.uint16)),
             [files[number] for number in used.tolist()],
             rows=counts.rows,
@@ -242,4 +259,4 @@ def _with_pages(
     return PageIndex.of(first, offset, file, blocks, continues, end)
 
 
-__all__ = ["apply_changes", "refuse_stale"]
+__all__ = ["apply_changes", "refuse_given_order", "refuse_stale"]

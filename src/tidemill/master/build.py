@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from tidemill.core.errors import InternalError, SpecError
 from tidemill.master.groups import CodeCollisionError, KeyCounts, whole_groups
+from tidemill.master.history import History
+from tidemill.master.history_fold import Folding
 from tidemill.master.index import PageIndex
 from tidemill.master.key_pages import SCHEMA as KEY_PAGES
 from tidemill.master.key_pages import write_key_pages
@@ -41,6 +43,8 @@ class BuildOptions:
     memory_bytes: int
     order_by: OrderBy | None = None
     progress: Progress | None = None
+    history: tuple[str, str] | None = None
+    """Columns valid-from and valid-to, where rows are versions of their keys."""
 
     def __post_init__(self) -> None:
         if self.page_bytes < PAGE_ALIGNMENT_BYTES or self.page_bytes % PAGE_ALIGNMENT_BYTES:
@@ -49,6 +53,12 @@ class BuildOptions:
                 code="page_bytes",
                 next_move=f"give a multiple of {PAGE_ALIGNMENT_BYTES}",
                 page_bytes=self.page_bytes,
+            )
+        if self.history is not None and self.order_by is not None:
+            raise SpecError(
+                "a store with a history keeps its pages in order of key",
+                code="history_order",
+                next_move="leave out order_by, or history",
             )
 
     @property
@@ -73,6 +83,7 @@ def _write_version(rows: SourceRows, version: NewVersion, options: BuildOptions)
     runs = version.folder / "runs"
     runs.mkdir()
     batches, work_schema = rows.batches, rows.schema
+    page_schema(rows.schema, rows.form, options)  # a refusal comes before any row is read
     if options.order_by is not None:
         batches = ranked(batches, rows.schema, options.order_by)
         work_schema = work_schema.append(pa.field(RANK_COLUMN, pa.int64()))
@@ -84,7 +95,7 @@ def _write_version(rows: SourceRows, version: NewVersion, options: BuildOptions)
             sort.add(coded(batch, form, schema))
             options.say(0, sort.rows, rows.rows_in_all or sort.rows)
         try:
-            _write_files(sort, form, form.told_by(rows.schema), version, options)
+            _write_files(sort, form, rows.schema, version, options)
         except CodeCollisionError:
             batches = sort.unordered()
         else:
@@ -110,9 +121,10 @@ def coded(batch: pa.RecordBatch, form: KeyForm, schema: pa.Schema) -> pa.RecordB
 
 
 def _write_files(
-    sort: ExternalSort, form: KeyForm, schema: pa.Schema, version: NewVersion, options: BuildOptions
+    sort: ExternalSort, form: KeyForm, given: pa.Schema, version: NewVersion, options: BuildOptions
 ) -> None:
     aside = version.folder
+    schema = page_schema(given, form, options)
     counts = KeyCounts(form)
     write = _in_key_order if options.order_by is None else _in_given_order
     layout = RowLayout.of(schema, first=form.code_column)
@@ -124,6 +136,13 @@ def _write_files(
     write_manifest(
         aside, form, schema, counts, writer.index(), files, options, writer.most_rows_of_a_page, key_files
     )
+
+
+def page_schema(given: pa.Schema, form: KeyForm, options: BuildOptions) -> pa.Schema:
+    """Of the pages into which rows of the schema `given` go."""
+    if options.history is None:
+        return form.told_by(given)
+    return History.choose(given, form, options.history).page_schema(form)
 
 
 _KeyFiles = tuple[int, int, int]
@@ -170,12 +189,16 @@ def write_manifest(
 
 
 def _in_key_order(
-    sort: ExternalSort, writer: PageWriter, counts: KeyCounts, _: KeyForm, __: Path, options: BuildOptions
+    sort: ExternalSort, writer: PageWriter, counts: KeyCounts, form: KeyForm, _: Path, options: BuildOptions
 ) -> _KeyFiles:
-    for batch in sort.in_order():
+    batches, folding = sort.in_order(), None
+    if options.history is not None:
+        folding = Folding(History.choose(sort.schema, form, options.history), form)
+        batches = folding.fold(batches)
+    for batch in batches:
         counts.add(batch)
         writer.add(batch)
-        options.say(1, counts.rows, sort.rows)
+        options.say(1, folding.rows if folding else counts.rows, sort.rows)
     return 0, 0, 0
 
 
@@ -214,5 +237,6 @@ __all__ = [
     "build_version",
     "coded",
     "hash_collides",
+    "page_schema",
     "write_manifest",
 ]

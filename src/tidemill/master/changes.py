@@ -65,21 +65,37 @@ def read_changes(source: Source, form: KeyForm, schema: pa.Schema, operation: st
         schema: Of the store's pages.
         operation: Name of that column.
     """
+    return _together(*checked_changes(source, form, schema, operation), form)
+
+
+def checked_changes(
+    source: Source, form: KeyForm, schema: pa.Schema, operation: str, delete_columns: Sequence[str] = ()
+) -> tuple[pa.RecordBatch, Int64s, Int64s]:
+    """The changes as rows of `schema`, their codes, ascending, and their operations; those of a code as they came.
+
+    Args:
+        source: As for `read_changes`.
+        form: Of the store's key.
+        schema: Of the rows, with the codes if there are any.
+        operation: Name of the column that names the operation.
+        delete_columns: What deletes need beside the key.
+    """
     given = open_source(source, form.columns)
     columns = [name for name in schema.names if not (form.is_hashed and name == CODE_COLUMN)]
     missing = _refuse_other_columns(given.schema, schema, columns, operation)
     whole = one_batch(list(given.batches), given.schema)
     operations = _operations(whole.column(operation), operation)
-    _refuse_missing(operations, missing, whole.schema)
+    _refuse_missing(operations, missing, whole.schema, delete_columns)
     codes = form.codes([whole.column(name) for name in form.columns])[0]
     order = np.argsort(codes, kind="stable")
-    return _together(_stored(whole, schema, codes).take(order), codes[order], operations[order], form)
+    rows, codes = _stored(whole, schema, codes).take(order), codes[order]
+    _refuse_two_keys(rows, 1 + np.flatnonzero(codes[1:] == codes[:-1]), form)
+    return rows, codes, operations[order]
 
 
 def _together(rows: pa.RecordBatch, codes: Int64s, operations: Int64s, form: KeyForm) -> Changes:
     is_first = np.ones(len(codes), dtype=np.bool_)
     is_first[1:] = codes[1:] != codes[:-1]
-    _refuse_two_keys(rows, np.flatnonzero(~is_first), form)
     first = np.flatnonzero(is_first)
     group = np.cumsum(is_first) - 1
     numbers = np.arange(len(codes))
@@ -158,13 +174,17 @@ def _refuse_other_columns(
     return [name for name in columns if name not in given.names]
 
 
-def _refuse_missing(operations: Int64s, missing: list[str], given: pa.Schema) -> None:
+def _refuse_missing(
+    operations: Int64s, missing: list[str], given: pa.Schema, delete_columns: Sequence[str]
+) -> None:
     need = int(np.count_nonzero(operations != _DELETE))
-    if missing and need:
+    if (missing and need) or any(name in missing for name in delete_columns):
+        changes = f"{format_count(need)} inserts and updates" if need else "deletes"
+        enough = " and ".join(["the key", *map(repr, delete_columns)])
         raise SpecError(
-            f"{format_count(need)} inserts and updates lack the columns {missing}; the changes have {given.names}",
+            f"{changes} lack the columns {missing}; the changes have {given.names}",
             code="changes_schema",
-            next_move="give all columns of the store: only deletes do with the key alone",
+            next_move=f"give all columns of the store: only deletes do with {enough} alone",
             missing=missing,
         )
 
@@ -189,4 +209,4 @@ def refuse_collision(form: KeyForm, some: pa.RecordBatch, others: pa.RecordBatch
         )
 
 
-__all__ = ["OPERATIONS", "Changes", "read_changes", "refuse_collision"]
+__all__ = ["OPERATIONS", "Changes", "checked_changes", "read_changes", "refuse_collision"]

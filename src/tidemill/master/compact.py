@@ -2,8 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tidemill.master.apply import refuse_stale
 from tidemill.master.build import Progress
+from tidemill.master.changed_codes import write_changed
 from tidemill.master.layout import PAGES_FILE
 from tidemill.master.new_version import new_version, write_derived
 from tidemill.master.page_writer import PageWriter
@@ -32,6 +35,8 @@ def compact_version(master: "MasterData", progress: Progress | None) -> int:
                     progress(min(first + _PAGES_AT_A_TIME, master.pages), master.pages)
         files = [writer.finished(version.pages_name)]
         most_rows = writer.most_rows_of_a_page
+        none = np.empty(0, dtype=np.int64)
+        write_changed(version.folder, version.number, made_from=master.version, codes=none)
         write_derived(version, told, writer.index(), files, most_rows_of_a_page=most_rows)
     return version.number
 

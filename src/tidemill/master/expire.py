@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tidemill.core.errors import SpecError, StoreError
 from tidemill.core.files import sync_folder
+from tidemill.master.changed_codes import LIST_FILE, drop_old_lists, keep_list
 from tidemill.master.layout import (
     MANIFEST_FILE,
     Manifest,
@@ -22,6 +23,10 @@ from tidemill.master.new_version import only_writer
 
 CLAIMS_FOLDER = "claims"
 """Where `spark/version_pin.py` says which version a batch uses."""
+GOING_FILE = "going"
+"""In the folder of a version that is about to be removed."""
+_DEAD_INTENT_SECONDS = 3600
+"""An intent lives for milliseconds; one that is older was left by a task that died."""
 
 
 @dataclass(frozen=True)
@@ -51,27 +56,46 @@ def expire_versions(path: Path, *, keep_last: int, older_than: timedelta) -> Exp
         manifests = {version: Manifest.read(version_folder(path, version)) for version in versions}
         stays = {current, *versions[-keep_last:], *_too_young(manifests, older_than)}
         claims = claimed_versions(path / CLAIMS_FOLDER)
+        _mark(path, versions, {version for version in versions if version not in stays | claims})
+        # A batch may have claimed one in the moment before it was marked; from now on none does.
+        claims = claimed_versions(path / CLAIMS_FOLDER)
         claimed = sorted(set(versions) & claims - stays)
         gone = [version for version in versions if version not in stays | claims]
+        _mark(path, versions, set(gone))
         for version in gone:
             (version_folder(path, version) / MANIFEST_FILE).unlink()
         kept = {file.name for version in versions if version not in gone for file in manifests[version].files}
-        freed = sum(_clear(path, folder, kept) for folder in folders_on_disk(path))
+        freed = sum(_clear(path, folder, kept) for folder in folders_on_disk(path)) + drop_old_lists(path)
         sync_folder(path / "versions")
         return Expired(gone, freed, claimed)
 
 
+def is_going(path: Path, version: int) -> bool:
+    """Whether a version is gone, or on its way out, so that no batch may claim it any more."""
+    folder = version_folder(path, version)
+    return (folder / GOING_FILE).exists() or not (folder / MANIFEST_FILE).exists()
+
+
 def claimed_versions(folder: Path) -> set[int]:
-    """Versions that batches have claimed; a `StoreError` when one cannot be read, since it may be any."""
+    """Versions that batches have claimed, or are about to; a `StoreError` when one cannot be read, as it may be any."""
+    # Twice: what becomes a claim while the folder is listed may be missed under both of its names.
+    return _listed(folder) | _listed(folder)
+
+
+def _listed(folder: Path) -> set[int]:
     claimed: set[int] = set()
     for claim in folder.glob("*") if folder.is_dir() else ():
+        is_intent = claim.name.startswith(".")
         try:
+            if is_intent and time.time() - claim.stat().st_mtime > _DEAD_INTENT_SECONDS:
+                claim.unlink()
+                continue
             claimed.add(int(json.loads(claim.read_text())["version"]))
         except FileNotFoundError:
             continue  # let go by its batch meanwhile
         except (ValueError, KeyError, TypeError, OSError) as error:
-            if claim.name.startswith("."):
-                continue  # on its way to become one, with the current version in it
+            if is_intent:
+                continue  # half-written: its task has yet to look for the mark
             raise StoreError(
                 f"the version claim {claim} is damaged",
                 code="claim_damaged",
@@ -79,6 +103,16 @@ def claimed_versions(folder: Path) -> set[int]:
                 file=str(claim),
             ) from error
     return claimed
+
+
+def _mark(path: Path, versions: list[int], going: set[int]) -> None:
+    """Mark the versions that go, and take the mark from those that stay after all."""
+    for version in versions:
+        mark = version_folder(path, version) / GOING_FILE
+        if version in going:
+            mark.touch()
+        else:
+            mark.unlink(missing_ok=True)
 
 
 def _too_young(manifests: dict[int, Manifest], older_than: timedelta) -> set[int]:
@@ -94,6 +128,8 @@ def _clear(path: Path, version: int, kept: set[str]) -> int:
     if (folder / MANIFEST_FILE).exists():
         return 0
     freed = 0
+    if (folder / LIST_FILE).exists():
+        keep_list(path, version)
     for file in folder.iterdir():
         if str(file.relative_to(path)) not in kept:
             freed += file.stat().st_size
@@ -103,4 +139,4 @@ def _clear(path: Path, version: int, kept: set[str]) -> int:
     return freed
 
 
-__all__ = ["Expired", "claimed_versions", "expire_versions"]
+__all__ = ["CLAIMS_FOLDER", "Expired", "claimed_versions", "expire_versions", "is_going"]

@@ -6,7 +6,9 @@ path/versions/000001/pages.bin    pages of rows (`page_kernels.py`), each starti
 path/versions/000001/index.arrow  one entry a page: first code, file, offset, blocks, whether a code continues
 path/versions/000001/keys.bin     only for pages in a given order: each code and its page, sorted by code
 path/versions/000001/blocks.arrow only beside keys.bin: first code and CRC-32C of each of its blocks
+path/versions/000001/changed.bin  which codes differ from the version before it (`changed_codes.py`); not after a build
 path/versions/000001/manifest.json  sealed: format, schema, counts, sizes and checksums of the files
+path/changed/000001.bin           the same of versions that have expired, as far back as bounds allow
 ```
 A version may refer to pages files of versions before it.
 """
@@ -78,6 +80,8 @@ class Manifest:
     keys_file_bytes: int = 0
     blocks_file_bytes: int = 0
     blocks_file_crc: int = 0
+    positions: dict[str, int] = field(default_factory=dict)
+    """How far each feed of changes has come (`feeds.py`); a build forgets them."""
     created_unix_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     format_version: int = FORMAT_VERSION
 

@@ -1,6 +1,6 @@
 """Open master data, find the pages of keys, read them and trust nothing that fails its checksum."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +15,11 @@ from tidemill.core.units import parse_bytes
 from tidemill.master.apply import apply_changes
 from tidemill.master.build import BuildOptions, Progress
 from tidemill.master.builders import SparkRows, builder_of
+from tidemill.master.changed_codes import codes_between
 from tidemill.master.compact import compact_version, is_worth_it
 from tidemill.master.expire import Expired, expire_versions
 from tidemill.master.hashing import Int64s
+from tidemill.master.history import History
 from tidemill.master.index import PageIndex
 from tidemill.master.key_pages import KeyPages
 from tidemill.master.keys import KeyForm
@@ -58,6 +60,8 @@ class MasterData:
         self.key_form = KeyForm.of_schema(self.schema, manifest.key_columns[0])
         self.key_columns = self.key_form.columns
         self.key = self.key_form.code_column
+        self.history = History.of_schema(self.schema)
+        """How the versions of a key lie in its row, for data with valid-from and valid-to; else None."""
         self.layout = RowLayout.of(self.schema, first=self.key)
         self.rows = manifest.rows
         self.row_bytes = manifest.row_bytes
@@ -83,6 +87,7 @@ class MasterData:
         page_bytes: int = 16 * 1024,
         memory: str | int = "512 MB",
         order_by: OrderBy | None = None,
+        history: tuple[str, str] | None = None,
         progress: Progress | None = None,
     ) -> "MasterData":
         """A handle on the new version, which readers find as current from now on.
@@ -99,13 +104,16 @@ class MasterData:
             order_by: Pages in another order than that of keys, as the papers' tables by popularity: a column,
                 largest values first, or row numbers of the source in the order wanted. All rows of a key
                 lie in one page, and an index on disk finds it.
+            history: Columns valid-from (included) and valid-to (excluded, NULL for still valid) when rows are versions of
+                their keys: timestamps, dates or integers. All versions of a key become one row (`master/history.py`),
+                of which joins take the one valid at a stream row's time (`join/as_of.py`).
             progress: Called with rows done and rows in all, while they are read and while they are written: a row
                 that is read but not written counts half. While a source that does not know its length is read,
                 rows in all are those read so far.
         """
         folder = Path(path)
         columns = (key,) if isinstance(key, str) else tuple(key)
-        options = BuildOptions(page_bytes, parse_bytes(memory), order_by, progress)
+        options = BuildOptions(page_bytes, parse_bytes(memory), order_by, progress, history)
         return cls.open(folder, builder_of(source)(source, key=columns, path=folder, options=options))
 
     @classmethod
@@ -164,7 +172,12 @@ class MasterData:
         return 1 - used / in_files if in_files else 0.0
 
     def apply(
-        self, changes: Source, *, operation: str = "_op", progress: Progress | None = None
+        self,
+        changes: Source,
+        *,
+        operation: str = "_op",
+        progress: Progress | None = None,
+        positions: Mapping[str, int] | None = None,
     ) -> "MasterData":
         """A handle on a new version with these changes, which readers find as current from now on.
 
@@ -174,12 +187,22 @@ class MasterData:
         Args:
             changes: Rows with the store's columns, and one that names the operation: insert adds a row to its key,
                 update replaces all rows of its key (and adds one that is new), delete removes all rows of its key
-                and needs the key alone. Changes of one key count in the order given. Held in memory.
+                and needs the key alone. Changes of one key count in the order given. Held in memory. In a store with a
+                history they name versions instead of rows (`master/history_changes.py`).
             operation: Name of that column; it holds insert, update, delete, or i, u, d.
             progress: Called with pages done and pages touched.
+            positions: How far feeds have come with these changes, by their names: kept in the manifest (`feeds.py`).
         """
-        changed = self._on(apply_changes(self, changes, operation, progress))
+        changed = self._on(apply_changes(self, changes, operation, progress, positions))
         return changed.compact() if is_worth_it(changed) else changed
+
+    def changed_codes(self, since: int) -> Int64s | None:
+        """Codes of the keys that changed after version `since` up to this one, ascending; None when not known.
+
+        Not known after a build, from a version that is not before this one or too far before it, and when the
+        changes were more than a million. A code that is not among them has the same rows in both versions.
+        """
+        return codes_between(self.path, since, self.version)
 
     def compact(self, *, progress: Progress | None = None) -> "MasterData":
         """A handle on a version with the same rows in full pages of one file, in the order of a sweep.

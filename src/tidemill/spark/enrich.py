@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 from pyspark import SparkContext
@@ -15,12 +14,15 @@ from pyspark.sql.types import StructType
 
 from tidemill.core.errors import SpecError, unknown_choice
 from tidemill.core.units import parse_bytes
+from tidemill.join.catalog import JOINS
 from tidemill.join.output import Columns, How, OutputPlan
 from tidemill.master import MasterData
 from tidemill.spark.columns import METRICS_COLUMN
-from tidemill.spark.host import HostedJoin, check_budget
+from tidemill.spark.host import HostedJoin
+from tidemill.spark.worker_join import check_budget
 
-Algorithm = Literal["auto", "cache"]
+DEFAULT_ALGORITHM = "tide"
+"""What "auto" means until the cost models choose."""
 _POOL_VARIABLE = "TIDEMILL_JOIN"
 _PYTHON_FUNCTIONS_OF_A_STAGE = 3
 """Where the join shares its pool of workers: source, join and sink run in workers of their own at a time."""
@@ -34,7 +36,7 @@ def enrich(
     how: How = "left",
     columns: Columns | None = None,
     memory: str | int = "256 MB",
-    algorithm: Algorithm = "auto",
+    algorithm: str = "auto",
     matched_as: str | None = None,
     metrics: bool = False,
     hot_rows: Path | str | None = None,
@@ -57,8 +59,9 @@ def enrich(
         metrics: Adds `_metrics`, a text column with what the join did (JSON, in one row a task).
         hot_rows: Folder for the hot rows that workers share; a folder of the system's when left out.
     """
-    if algorithm not in ("auto", "cache"):
-        raise unknown_choice("algorithm", algorithm, ["auto", "cache"])
+    if algorithm != "auto" and algorithm not in JOINS:
+        raise unknown_choice("algorithm", algorithm, sorted(["auto", *JOINS]))
+    algorithm = DEFAULT_ALGORITHM if algorithm == "auto" else algorithm
     for name in [on] if isinstance(on, str) else on:
         if name not in rows.columns:
             raise unknown_choice("key column", name, rows.columns)
@@ -77,12 +80,13 @@ def enrich(
         master_path=master.path,
         pinned_version=None if rows.isStreaming else master.version,
         plan=plan,
+        algorithm=algorithm,
         memory_bytes=parse_bytes(memory),
         workers=_workers(context),
         folder=folder.resolve(),
         metrics=metrics,
     )
-    check_budget(master, plan, hosted.memory_bytes, hosted.workers)
+    check_budget(master, plan, algorithm, hosted.memory_bytes, hosted.workers)
     with _own_pool(context):
         return rows.mapInArrow(hosted.run_task, _output_schema(plan, metrics=metrics))
 
@@ -133,4 +137,4 @@ def _own_pool(context: SparkContext | None) -> Iterator[None]:
         del context.environment[_POOL_VARIABLE]
 
 
-__all__ = ["Algorithm", "enrich"]
+__all__ = ["enrich"]

@@ -1,0 +1,143 @@
+"""One open join of a Python worker, with its share of the host's memory and the hot rows that all workers share."""
+
+import os
+import hashlib
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tidemill.core.errors import BudgetError, StoreError, TidemillError
+from tidemill.core.memory import MemoryBudget
+from tidemill.core.units import format_bytes
+from tidemill.join.catalog import JOINS
+from tidemill.join.output import OutputPlan
+from tidemill.join.parts.frequency import LEAST_BYTES as LEAST_SKETCH_BYTES
+from tidemill.join.parts.kernels import Int64s
+from tidemill.join.parts.shared_cache import SharedRowCache, identity_number
+from tidemill.join.protocol import SemiStreamJoin
+from tidemill.join.tide import TideJoin
+from tidemill.join.tide_sizes import TideSizes
+from tidemill.master import MasterData
+from tidemill.spark.memory_sample import note_baseline
+
+TRANSPORT_SHARE = float(os.environ.get("TS","0.2"))
+"""Of a host's budget: batches on their way from and to the JVM, and what Arrow's allocator keeps of them."""
+HOT_SHARE = float(os.environ.get("HS","0.55"))
+"""Of what `tide` has for hot and waiting rows. Waiting rows are those of one batch, so the hot ones get more."""
+_REGIONS_PER_READ = 4
+_ARRIVALS_BYTES = 2**20
+_OUTPUT_BYTES = 2**21
+
+
+@dataclass(frozen=True)
+class HostShares:
+    """How `tide` divides the memory of a host: one file of hot rows, and a part for each worker."""
+
+    hot_bytes: int
+    worker: TideSizes
+
+    @classmethod
+    def of(cls, master: MasterData, plan: OutputPlan, memory_bytes: int, workers: int) -> "HostShares":
+        """Small parts for what only passes through a worker: there are several, and hot rows serve them all."""
+        sizes = TideJoin.sizes_for(master, plan, join_bytes(memory_bytes, workers))
+        read_bytes = sizes.disk_buffer_bytes // (1 + sizes.reads_ahead)
+        regions = max(1, min(_REGIONS_PER_READ, sizes.regions_per_read))
+        slim = replace(
+            sizes,
+            arrivals_bytes=min(sizes.arrivals_bytes, _ARRIVALS_BYTES),
+            sketch_bytes=max(LEAST_SKETCH_BYTES, sizes.sketch_bytes // 2),
+            regions_per_read=regions,
+            disk_buffer_bytes=(1 + sizes.reads_ahead) * -(-read_bytes * regions // sizes.regions_per_read),
+            output_bytes=min(sizes.output_bytes, _OUTPUT_BYTES),
+        )
+        both = sizes.total_bytes - slim.total_bytes + slim.hot_rows_bytes + slim.waiting_bytes
+        hot = max(64, int(both * HOT_SHARE))
+        return cls(workers * (hot - 64), replace(slim, hot_rows_bytes=64, waiting_bytes=both - hot))
+
+
+def join_bytes(memory_bytes: int, workers: int) -> int:
+    """What the join of one worker may reserve, its part of the hot rows among it."""
+    return int(memory_bytes / workers * (1 - TRANSPORT_SHARE))
+
+
+def check_budget(
+    master: MasterData, plan: OutputPlan, algorithm: str, memory_bytes: int, workers: int
+) -> None:
+    """Refuse a budget that the workers of a host could not work with, before anything starts."""
+    kind: Any = JOINS[algorithm]
+    try:
+        kind.sizes_for(master, plan, join_bytes(memory_bytes, workers))
+    except BudgetError as error:
+        least = error.least_bytes * workers / (1 - TRANSPORT_SHARE)
+        raise BudgetError(
+            f"memory={format_bytes(memory_bytes)} is too little for {workers} workers of a host",
+            code="budget_too_small",
+            next_move=f"give at least {format_bytes(math.ceil(least / 1e5) * 1e5)}",
+            total_bytes=memory_bytes,
+            least_bytes=math.ceil(least),
+        ) from error
+
+
+class WorkerJoin:
+    """The join of this process, on one master version."""
+
+    def __init__(
+        self,
+        master_path: Path,
+        version: int,
+        plan: OutputPlan,
+        algorithm: str,
+        memory_bytes: int,
+        workers: int,
+        folder: Path,
+        owner: str,
+    ) -> None:
+        note_baseline(folder)
+        self._master = MasterData.open(master_path, version)
+        budget = MemoryBudget(join_bytes(memory_bytes, workers))
+        self._hot: SharedRowCache | None = None
+        self.join: SemiStreamJoin
+        if algorithm == TideJoin.name:
+            shares = HostShares.of(self._master, plan, memory_bytes, workers)
+            row_bytes = max(self._master.row_bytes, self._master.layout.least_row_bytes)
+            setting = f"{owner} {self._master.schema} {shares.hot_bytes} {master_path}"
+            name = hashlib.sha256(setting.encode()).hexdigest()[:16]
+            self._hot = SharedRowCache(
+                folder / f"{name}.hot", shares.hot_bytes, row_bytes, self._master.layout, setting
+            )
+            self.join = TideJoin(self._master, plan, budget, sizes=shares.worker, hot=self._hot)
+        else:
+            kind: Any = JOINS[algorithm]
+            self.join = kind(self._master, plan, budget)
+
+    @contextmanager
+    def hot_rows_in_use(self) -> Iterator[None]:
+        """Inside, the shared hot rows are those of this join's version."""
+        if self._hot is None:
+            yield
+            return
+        identity = identity_number(self._master.identity)
+        with self._hot.used_for(self._master.version, identity, self._changed_codes) as is_mine:
+            if not is_mine:
+                raise StoreError(
+                    "the hot rows of this join are in use for another version of its master data",
+                    code="hot_rows_in_use",
+                    next_move="run the task again; two queries on one master need folders of their own (hot_rows=)",
+                )
+            yield
+
+    def _changed_codes(self, version: int, identity: int) -> Int64s | None:
+        """Codes that changed since another version; None if that is not known or was not of this store."""
+        try:
+            before = MasterData.open(self._master.path, version)
+        except TidemillError:  # expired, or another store lay here
+            return None
+        if identity_number(before.identity) != identity:
+            return None
+        return None
+
+
+__all__ = ["HostShares", "WorkerJoin", "check_budget"]

@@ -1,0 +1,18 @@
+"""Memory of workers is counted above what they held before the join, whoever of them has ended."""
+
+from pathlib import Path
+
+import numpy as np
+
+from tidemill.spark.memory_sample import MemorySampler, note_baseline
+
+
+def test_memory_is_counted_above_what_the_worker_held_before(tmp_path: Path) -> None:
+    note_baseline(tmp_path)
+    sampler = MemorySampler(tmp_path)
+    before = sampler.sample()
+    held = np.ones(6_000_000)
+    assert sampler.sample() >= before + held.nbytes * 0.9
+    assert sampler.peak_bytes >= held.nbytes * 0.9
+    (tmp_path / "workers" / "999999999").write_text("1.0 5")
+    assert sampler.sample() >= held.nbytes * 0.9, "a worker that ended does not disturb"
