@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemill.lab.rows import MASTER_NAMES, OUTPUT_SCHEMA, beside
-from tidemill.spark.hot_files import note_baseline
+from tidemill.spark.memory_sample import note_baseline
 
 READY_ROWS = 100_000
 """As many as Spark puts into an Arrow batch."""
@@ -34,9 +34,7 @@ def ceiling(stream: DataFrame, master_files: Path, folder: Path) -> DataFrame:
 def _ready_rows(file: str, folder: str) -> pa.RecordBatch:
     """Master rows in memory, once a worker."""
     note_baseline(Path(folder))
-    rows = pq.read_table(file, columns=MASTER_NAMES).slice(0, READY_ROWS)
-    # A copy: a slice would keep all rows of the file.
-    return rows.take(pa.array(range(rows.num_rows))).combine_chunks().to_batches()[0]
+    return next(pq.ParquetFile(file).iter_batches(READY_ROWS, columns=MASTER_NAMES))
 
 
 __all__ = ["ceiling"]

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -22,7 +21,7 @@ from tidemill.spark.enrich import enrich
 from tidemill.spark.memory_sample import MemorySampler
 from tidemill.spark.session import LOW_LATENCY, start_session
 
-JOINS = {"tide": "auto", "moij": "moij", "mesh": "mesh", "tide-cluster": "auto"}
+JOINS = {"tide": "tide", "moij": "moij", "mesh": "mesh", "tide-cluster": "tide"}
 """Those of ours, each with the algorithm that `enrich` is told."""
 LOOKUPS = ("lookup-postgres", "flink-lookup")
 """Cache as many bytes as a join may hold at one memory share."""
@@ -104,14 +103,20 @@ def _ours(name: str, spark: SparkSession, data: SparkData, memory_bytes: int, sc
         return Opened(
             spark, lambda stream: ceiling(stream, data.parquet, hot_rows), sampler.sample, rows="stream"
         )
-    algorithm: Any = JOINS[name]
     master = MasterData.open(data.store, direct=True, reads_in_flight=READS_IN_FLIGHT)
     return Opened(
         spark,
         lambda stream: enrich(
-            stream, master, on="key", how="left", memory=memory_bytes, algorithm=algorithm, hot_rows=hot_rows
+            stream,
+            master,
+            on="key",
+            how="left",
+            memory=memory_bytes,
+            algorithm=JOINS[name],
+            hot_rows=hot_rows,
         ),
         sampler.sample,
+        files=lambda: files_below(data.store),
     )
 
 

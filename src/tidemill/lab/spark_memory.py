@@ -11,7 +11,7 @@ from tidemill.lab.kernel_counts import drop_from_cache
 
 SAMPLE_EVERY_S = 0.2
 """A sample of two workers takes 2 ms; the JVM's resident size less."""
-DROP_EVERY_S = 2.0
+DROP_EVERY_S = 0.5
 """Dropping costs 0.2 ms a cached megabyte."""
 
 
