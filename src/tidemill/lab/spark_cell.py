@@ -36,6 +36,8 @@ from tidemill.lab.spark_memory import Watch
 from tidemill.lab.streams import STREAM_SCHEMA
 
 POLL_S = 0.05
+RUN_PREFIX = "run-"
+"""Of the scratch folder; the process id follows, so that a parent finds what a killed child left."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,9 @@ def run_cells(cells: list[SparkCell]) -> None:
     """Cells of one contender and share; the parent is told after each."""
     first = cells[0]
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: first.cores])
-    with tempfile.TemporaryDirectory(dir=first.folder, prefix="run-", ignore_cleanup_errors=True) as place:
+    with tempfile.TemporaryDirectory(
+        dir=first.folder, prefix=f"{RUN_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True
+    ) as place:
         scratch = Path(place)
         if first.contender == "flink-lookup":
             sizes = [cell.batch_rows for cell in cells]
@@ -212,4 +216,4 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 
-__all__ = ["SparkCell", "rates", "run_cells"]
+__all__ = ["RUN_PREFIX", "SparkCell", "rates", "run_cells"]

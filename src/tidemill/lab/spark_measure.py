@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,9 +10,10 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, Any
 
-from tidemill.lab.spark_cell import SparkCell
+from tidemill.lab.spark_cell import RUN_PREFIX, SparkCell
 from tidemill.lab.spark_contenders import MEMORY_OF
 
 GRACE_S = 300.0
@@ -85,6 +87,8 @@ def _run(
         alarm.cancel()
         _end(child.pid)
         child.wait()
+        for left in Path(cells[0].folder).glob(f"{RUN_PREFIX}{child.pid}-*"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _end(group: int) -> None:
