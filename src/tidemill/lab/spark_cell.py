@@ -85,7 +85,7 @@ def run_cells(cells: list[SparkCell]) -> None:
             runner = _Runner(contender, first.data, scratch)
             with Watch(contender.held_bytes, contender.files) as watch:
                 if contender.learns:
-                    runner.run(first.data.warm_lot(), first.seconds)
+                    runner.run(first.data.warm_lot(), first.seconds, least=1)
                 for cell in cells:
                     watch.restart()
                     batches = runner.run(measured_lot(cell.batch_rows), cell.seconds)
@@ -110,15 +110,15 @@ class _Runner:
         self._scratch = scratch
         self._queries = 0
 
-    def run(self, lot: Lot, seconds: float) -> list[dict[str, Any]]:
-        """Progress of each batch of the lot, or of those that end within the seconds, two at least."""
+    def run(self, lot: Lot, seconds: float, least: int = 2) -> list[dict[str, Any]]:
+        """Progress of each batch of the lot, or of those that end within the seconds and of the least."""
         joined = self._contender.joined
         if self._contender.in_each_batch:
             writer = self._stream(lot).writeStream.foreachBatch(lambda rows, _: _to_nowhere(joined(rows)))
         else:
             writer = joined(self._stream(lot)).writeStream.format("noop")
         with self._started(writer) as query:
-            return list(_batches(query, lot, seconds))
+            return list(_batches(query, lot, seconds, least))
 
     def compared(self, cell: SparkCell) -> dict[str, Any]:
         """Whether the check batch, streamed, has the rows of Spark's own join."""
@@ -130,7 +130,7 @@ class _Runner:
 
         stream = self._stream(lot) if contender.in_each_batch else contender.joined(self._stream(lot))
         with self._started(stream.writeStream.foreachBatch(add)) as query:
-            list(_batches(query, lot, float("inf")))
+            list(_batches(query, lot, 0.0, lot.batches))
         right = expected(contender.session, self._data, cell.batch_rows, contender.rows)
         return {"same_rows": found == right, "verified_rows": found[0]}
 
@@ -149,10 +149,10 @@ class _Runner:
             query.stop()
 
 
-def _batches(query: StreamingQuery, lot: Lot, seconds: float) -> Iterator[dict[str, Any]]:
+def _batches(query: StreamingQuery, lot: Lot, seconds: float, least: int) -> Iterator[dict[str, Any]]:
     """Progress of each batch as it ends. A batch under way when time is up is given up."""
     deadline, seen = time.monotonic() + seconds, 0
-    while seen < lot.batches and (seen < 2 or time.monotonic() < deadline):
+    while seen < lot.batches and (seen < least or time.monotonic() < deadline):
         failure = query.exception()
         if failure is not None or not query.isActive:
             raise InternalError(f"the query ended: {failure}", code="query_ended")

@@ -71,7 +71,7 @@ def opened(name: str, data: SparkData, memory_bytes: int, cores: int, scratch: P
         with master_table(data, memory_bytes) as uri, _session(name, cores, scratch) as spark:
             yield Opened(
                 spark, lambda stream: looked_up(stream, uri), proportional_bytes("postgres"),
-                in_each_batch=True, files=lambda: files_below(data.form("postgres") / "base"),
+                in_each_batch=True, learns=False, files=lambda: files_below(data.form("postgres") / "base"),
             )  # fmt: skip
     elif name == "tide-cluster":
         with (
