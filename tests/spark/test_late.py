@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import current_timestamp
 
 import tidemill as tm
 from tidemill.core.errors import SpecError
@@ -127,7 +128,7 @@ def test_wishes_that_cannot_be_are_refused(products: tm.MasterData, tmp_path: Pa
         Parking(tmp_path, products, on="product_id", then="default")
     with pytest.raises(SpecError, match="not a span of time"):
         parse_span_ms("1 fortnight")
-    with pytest.raises(SpecError, match="'nme'.*did you mean 'name'"):
+    with pytest.raises(SpecError, match=r"'nme'.*did you mean 'name'"):
         Parking(
             tmp_path, products, on="product_id", then="default", default={"nme": "?"}
         ).refuse_unknown_defaults(["id", "name"])
@@ -135,8 +136,6 @@ def test_wishes_that_cannot_be_are_refused(products: tm.MasterData, tmp_path: Pa
 
 def test_a_rerun_of_a_batch_has_the_time_of_its_first_run(spark: SparkSession, tmp_path: Path) -> None:
     """Everything here hangs on it: two runs of a batch, and two actions in one, see one `current_timestamp`."""
-    from pyspark.sql import functions as F
-
     spark.range(3).coalesce(1).write.parquet(str(tmp_path / "in"))
     seen: list[set[datetime]] = []
 
@@ -150,7 +149,7 @@ def test_a_rerun_of_a_batch_has_the_time_of_its_first_run(spark: SparkSession, t
     def run() -> None:
         stream = spark.readStream.schema("id bigint").parquet(str(tmp_path / "in"))
         query = (
-            stream.withColumn("now", F.current_timestamp())
+            stream.withColumn("now", current_timestamp())
             .writeStream.foreachBatch(keep)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from tidemill.core.errors import SpecError, unknown_choice
 from tidemill.master import MasterData
+from tidemill.spark.failpoint import die_if_told
 from tidemill.spark.late import FATE_COLUMN, PARKED_AT_COLUMN
 from tidemill.spark.parking_parts import (
     SEGMENTS,
@@ -127,9 +128,12 @@ class Parking:
         writer = _PartWriter(folder, to_arrow_schema(place.schema, timezone="UTC"))
         answers = parked.mapInArrow(writer.write, "part string").collect()
         parts = tuple(Part(**json.loads(answer["part"])) for answer in answers)
+        die_if_told("before_parking")
         if parts and not seal_segment(folder, query, batch_id, parts):
             for part in parts:  # another driver parked this batch meanwhile
                 (folder / part.file).unlink()
+        if parts:
+            die_if_told("after_parking")
         return sum(part.rows for part in parts)
 
     def counts(self) -> ParkingCounts:

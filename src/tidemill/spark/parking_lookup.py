@@ -5,9 +5,9 @@ were a key in another page, it would have been found there. An `apply` of a hund
 most, however many rows wait.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from tidemill.master import MasterData
 from tidemill.master.hashing import Bools, Int64s
 from tidemill.master.keys import KeyForm
 from tidemill.master.layout import PageFile, current_version
+from tidemill.master.reads import PageRows
 
+Keys = Sequence["pa.Array[Any]"]
 PAGES_AT_ONCE = 1_024
 """16 MB of pages of the usual size."""
 KEPT_VERSIONS = 4
@@ -44,9 +46,10 @@ class KeyLookup:
         self._path = master_path
         self._master: MasterData | None = None
         self._files: dict[PageFile, int] = {}
-        self._next_file = count()
+        self._next_file = itertools.count()
         self._places: dict[int, Int64s] = {}
-        self._changed_before: dict[int, Int64s] = {}
+        self._changed_since: dict[int, Int64s] = {}
+        self._kept: tuple[int, _Sorted] | None = None
 
     def use_current(self) -> int:
         """The version that is asked from now on."""
@@ -69,64 +72,83 @@ class KeyLookup:
         self._places[master.version] = files << 32 | index.offset.astype(np.int64)
         for old in sorted(self._places)[:-KEPT_VERSIONS]:
             del self._places[old]
-        self._changed_before = {}
+        self._changed_since, self._kept = {}, None
         return master
 
-    def codes(self, keys: "Sequence[pa.Array[Any]]") -> Codes:
+    def codes(self, keys: Keys) -> Codes:
         form = self.master.key_form
         return Codes(form, *form.codes(keys))
 
-    def found(self, keys: "Sequence[pa.Array[Any]]", codes: Codes, since: int | None) -> Bools:
+    def found(self, keys: Callable[[], Keys], codes: Codes, since: int | None) -> Bools:
         """Where the master has a row for these keys.
 
         Args:
-            keys: Key columns of the rows.
+            keys: Gives the key columns of the rows; asked where codes are hashes, and only if one was met.
             codes: What `codes` gave for them under the form of this version.
             since: Version in which all of them were looked up in vain; None for never.
         """
         held = np.zeros(len(codes.codes), np.bool_)
-        first, pages_each = self.master.locate(codes.codes)
-        asked = codes.present & (pages_each > 0)
-        if since in self._places:
-            changed = self._changed(since)
-            asked &= changed[first + pages_each] > changed[first]
-        rows = np.flatnonzero(asked)
-        pages = self._pages(first[rows], pages_each[rows])
+        rows = np.flatnonzero(codes.present)
+        if since is not None and since in self._places:
+            pages = self._changed(since)
+            if len(pages) <= PAGES_AT_ONCE:  # read once, then asked for all rows that wait
+                self._mark(held, keys, codes, rows, self._kept_pages(since, pages))
+                return held
+        first, count = self.master.locate(codes.codes[rows])
+        pages = self._pages(first, count)
         for at in range(0, len(pages), PAGES_AT_ONCE):
-            self._mark(held, keys, codes, rows, pages[at : at + PAGES_AT_ONCE])
+            some = _Sorted.of(self.master.gather_rows(pages[at : at + PAGES_AT_ONCE]))
+            self._mark(held, keys, codes, rows, some)
         return held
 
     def _mark(
-        self, held: Bools, keys: "Sequence[pa.Array[Any]]", codes: Codes, rows: Int64s, pages: Int64s
+        self, held: Bools, keys: Callable[[], Keys], codes: Codes, rows: Int64s, stored: "_Sorted"
     ) -> None:
-        stored = self.master.gather_rows(pages)
         if not len(stored.codes):
             return
-        order = np.argsort(stored.codes, kind="stable")
-        nearest = np.searchsorted(stored.codes, codes.codes[rows], sorter=order)
-        place = order[np.minimum(nearest, len(order) - 1)]
+        nearest = np.searchsorted(stored.codes, codes.codes[rows])
+        place = np.minimum(nearest, len(stored.codes) - 1)
         same = stored.codes[place] == codes.codes[rows]
         rows, place = rows[same], place[same]
         if codes.form.is_hashed and len(rows):
             # No two keys of a store share a code, so the first row of a code speaks for all of them.
-            real = self.master.layout.decode(stored.buffer, stored.at[place])
-            mine = [column.take(rows) for column in keys]
+            real = self.master.layout.decode(stored.pages.buffer, stored.at[place])
+            mine = [column.take(rows) for column in keys()]
             rows = rows[codes.form.same(mine, [real.column(name) for name in codes.form.columns])]
         held[rows] = True
 
-    def _pages(self, first: Int64s, pages_each: Int64s) -> Int64s:
+    def _kept_pages(self, since: int, pages: Int64s) -> "_Sorted":
+        if self._kept is None or self._kept[0] != since:
+            self._kept = since, _Sorted.of(self.master.gather_rows(pages))
+        return self._kept[1]
+
+    def _pages(self, first: Int64s, count: Int64s) -> Int64s:
         """Numbers of all pages that are named, each once."""
         edges = np.zeros(self.master.pages + 1, np.int64)
         np.add.at(edges, first, 1)
-        np.add.at(edges, first + pages_each, -1)
+        np.add.at(edges, first + count, -1)
         return np.flatnonzero(np.cumsum(edges[:-1]))
 
     def _changed(self, since: int) -> Int64s:
-        """For each page of this version and the end: pages before it that version `since` did not have."""
-        if since not in self._changed_before:
+        """Pages of this version that version `since` did not have."""
+        if since not in self._changed_since:
             is_new = ~np.isin(self._places[self.master.version], self._places[since])
-            self._changed_before[since] = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_new)])
-        return self._changed_before[since]
+            self._changed_since[since] = np.flatnonzero(is_new)
+        return self._changed_since[since]
 
 
-__all__ = ["Codes", "KeyLookup"]
+@dataclass(frozen=True)
+class _Sorted:
+    """Rows of some pages in order of code."""
+
+    pages: PageRows
+    codes: Int64s
+    at: Int64s
+
+    @classmethod
+    def of(cls, pages: PageRows) -> "_Sorted":
+        order = np.argsort(pages.codes, kind="stable")
+        return cls(pages, pages.codes[order], pages.at[order])
+
+
+__all__ = ["Codes", "KeyLookup", "Keys"]

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,7 @@ from tidemill.core.files import sync_folder
 from tidemill.master.batches import one_batch
 from tidemill.spark.failpoint import die_if_told
 from tidemill.spark.late import PARKED_AT_COLUMN
-from tidemill.spark.parking_lookup import Codes, KeyLookup
+from tidemill.spark.parking_lookup import Codes, KeyLookup, Keys
 from tidemill.spark.parking_parts import SEGMENTS, Part, Segment, aligned, read_content, read_segment
 from tidemill.spark.parking_releases import (
     RELEASES,
@@ -184,12 +183,13 @@ class Lot:
         numbers = waiting.numbers()
         form = self._lookup.master.key_form
         codes = waiting.codes if waiting.codes is not None and waiting.codes.form == form else None
-        keys: list[pa.Array[Any]] = []
-        if codes is None or form.is_hashed:
+
+        def keys() -> Keys:
             batch = self._read(waiting.part)
-            keys = [batch.column(name).take(numbers) for name in self._on]
+            return [batch.column(name).take(numbers) for name in self._on]
+
         if codes is None:
-            codes = self._lookup.codes(keys)
+            codes = self._lookup.codes(keys())
             waiting.codes = codes if self._waiting_rows <= MOST_KEPT_CODES else None
         return numbers[self._lookup.found(keys, codes, waiting.looked_in)]
 
