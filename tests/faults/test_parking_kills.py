@@ -192,7 +192,7 @@ def test_then_each_row_has_left_once(rig: Rig) -> None:
     rows = rig.out()
     assert Counter(i for i, *_ in rows) == Counter(range(rig.sold))
     sold = pq.read_table(rig.folder / "in")
-    key_of = dict(zip(sold["id"].to_pylist(), sold["key"].to_pylist(), strict=True))
+    key_of = dict(zip(sold["id"].to_numpy().tolist(), sold["key"].to_numpy().tolist(), strict=True))
     assert all(name == f"name {key_of[i]}" for i, fate, name, _ in rows if fate == "joined")
     rejected = {i for i, fate, *_ in rows if fate == "rejected"}
     assert rejected >= {i for i, key in key_of.items() if key >= KEYS - NEVER_THERE}

@@ -111,17 +111,20 @@ def test_a_batch_falls_apart_by_fates(spark: SparkSession, products: tm.MasterDa
 
 def test_wishes_that_cannot_be_are_refused(products: tm.MasterData, tmp_path: Path) -> None:
     parking = Parking(tmp_path, products, on="product_id")
-    check_late("park", "left", parking, is_streaming=True)
+    join: Any = {"on": "product_id", "master": products}
+    check_late("park", "left", parking, **join, is_streaming=True)
+    with pytest.raises(SpecError, match=r"waits for \['product_id'\]"):
+        check_late("park", "left", parking, on="id", master=products, is_streaming=True)
     with pytest.raises(SpecError, match="without a place to park"):
-        check_late("park", "left", None, is_streaming=True)
+        check_late("park", "left", None, **join, is_streaming=True)
     with pytest.raises(SpecError, match="no stream"):
-        check_late("park", "left", parking, is_streaming=False)
+        check_late("park", "left", parking, **join, is_streaming=False)
     with pytest.raises(SpecError, match="how='inner'"):
-        check_late("reject", "inner", None, is_streaming=True)
+        check_late("reject", "inner", None, **join, is_streaming=True)
     with pytest.raises(SpecError, match="did you mean 'park'"):
-        check_late("parkk", "left", parking, is_streaming=True)
+        check_late("parkk", "left", parking, **join, is_streaming=True)
     with pytest.raises(SpecError, match="a parking with late='emit'"):
-        check_late("emit", "left", parking, is_streaming=True)
+        check_late("emit", "left", parking, **join, is_streaming=True)
     with pytest.raises(SpecError, match="valid: emit, reject, default"):
         Parking(tmp_path, products, on="product_id", then="drop")  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="together"):

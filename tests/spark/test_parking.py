@@ -1,5 +1,6 @@
 """Parked rows come back once: when their master row is there, or when their time is over."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tidemill.spark.parking_lookup import KeyLookup
 from tidemill.spark.parking_lot import FIRST_LOOKUP_US, Lot
 from tidemill.spark.parking_parts import SEGMENTS, read_content, seal_segment, write_part
 from tidemill.spark.parking_place import count_rows
-from tidemill.spark.parking_releases import RELEASES, read_release
+from tidemill.spark.parking_releases import RELEASES, read_release, release_file
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("product_id", pa.int64()), ("_parked_at", pa.timestamp("us", tz="UTC"))]
@@ -226,6 +227,32 @@ def test_what_is_done_with_is_removed_and_stays_out(tmp_path: Path, monkeypatch:
     yard.add_to_master(7)
     assert yard.next() == [3]
     assert yard.lot.last_release == 4
+
+
+def test_what_spark_may_read_again_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parking_lot, "FOLD_EVERY", 2)
+    yard = Yard(tmp_path, [1, 3, 5, 7])
+    yard.add_to_master(1, 3, 5, 7)
+    assert [yard.next(max_rows=1) for _ in range(4)] == [[0], [1], [2], [3]]
+    yard.lot.commit(3)
+    yard.restart()
+    assert yard.lot.next_release(3, 1000) == 4
+    assert yard.ids(4) == [3]
+    assert not release_file(yard.folder / RELEASES, 3).exists()
+    yard.lot.commit(4)
+    assert yard.next() == []
+
+
+def test_leftovers_of_the_dead_are_removed_after_a_day(tmp_path: Path) -> None:
+    yard = Yard(tmp_path, [1])
+    young, old = (yard.folder / SEGMENTS / name for name in ("young.arrow", "old.arrow"))
+    for file in (young, old):
+        file.touch()
+    os.utime(old, (1, 1))
+    parts = next(iter(yard.folder.glob("segments/[0-9a-f]*.arrow")))
+    os.utime(parts, (1, 1))
+    yard.restart()
+    assert (young.exists(), old.exists(), parts.exists()) == (True, False, True)
 
 
 @pytest.mark.parametrize("step", ["sync_folder", "fold", "remove_release"])

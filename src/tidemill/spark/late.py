@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 from tidemill.core.errors import SpecError, unknown_choice
 from tidemill.join.output import How
+from tidemill.master import MasterData
 
 if TYPE_CHECKING:
     from tidemill.spark.parking import Parking
@@ -42,7 +43,15 @@ class Fates(NamedTuple):
     """With `_reason` and `_parked_at`; `Parking.write` finds them in the whole batch itself."""
 
 
-def check_late(late: str, how: How, parking: "Parking | None", *, is_streaming: bool) -> None:
+def check_late(
+    late: str,
+    how: How,
+    parking: "Parking | None",
+    *,
+    on: str | Sequence[str],
+    master: MasterData,
+    is_streaming: bool,
+) -> None:
     """Refuse what cannot be, before anything starts."""
     if late not in get_args(Late):
         raise unknown_choice("late", late, list(get_args(Late)))
@@ -63,6 +72,8 @@ def check_late(late: str, how: How, parking: "Parking | None", *, is_streaming: 
         raise SpecError(
             f"a parking with late={late!r}", code="parking_unused", next_move='ask for late="park" with it'
         )
+    if parking is not None:
+        parking.refuse_other_join(on, master)
     if late == "park" and not is_streaming:
         # Each action on a batch DataFrame has a time of its own: near its deadline a row could have two fates.
         raise SpecError(

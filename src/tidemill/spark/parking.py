@@ -140,6 +140,17 @@ class Parking:
         """Rows parked, waiting, released and expired until now."""
         return count_rows(self.path)
 
+    def refuse_other_join(self, on: str | Sequence[str], master: MasterData) -> None:
+        """Stop when rows would come back by other keys, or other master data, than those they are joined by."""
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        if keys != self.on or master.path != self.master_path:
+            raise SpecError(
+                f"the parking waits for {list(self.on)} in {self.master_path}, "
+                f"the join asks for {list(keys)} in {master.path}",
+                code="other_join",
+                next_move="give Parking and enrich the same master and the same on",
+            )
+
     def refuse_unknown_defaults(self, columns: Sequence[str]) -> None:
         for name in self.default:
             if name not in columns:

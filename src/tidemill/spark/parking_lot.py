@@ -293,7 +293,7 @@ class Lot:
         kept = {part.file for segment in self._segments.values() for part in segment.parts}
         kept |= files_in_use(self._releases_folder)
         for folder in (self._segments_folder, self._releases_folder):
-            for file in folder.glob("*.arrow"):
+            for file in [*folder.glob("*.arrow"), *folder.glob(".*.tmp")]:
                 if file.name not in kept and time.time() - file.stat().st_mtime > ORPHAN_SECONDS:
                     file.unlink(missing_ok=True)
 

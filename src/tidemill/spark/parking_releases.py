@@ -155,6 +155,8 @@ def files_in_use(folder: Path) -> set[str]:
 
 
 def remove_release(folder: Path, number: int) -> None:
+    if not release_file(folder, number).exists():
+        return
     release = read_release(folder, number)
     release_file(folder, number).unlink(missing_ok=True)
     (folder / release.content.file).unlink(missing_ok=True)
