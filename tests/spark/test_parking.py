@@ -49,7 +49,7 @@ class Yard:
             now_us=lambda: self.now_us,
         )
 
-    def park(self, keys: list[int], query: str = "q") -> None:
+    def park(self, keys: list[int], looked_in: int | None = None) -> None:
         ids = range(self.next_id, self.next_id + len(keys))
         self.next_id += len(keys)
         rows = {"id": ids, "product_id": keys, "_parked_at": [self.now_us] * len(keys)}
@@ -59,7 +59,7 @@ class Yard:
         part = write_part(self.folder / SEGMENTS, batch)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("time.time_ns", lambda: self.now_us * 1000)
-            assert seal_segment(self.folder / SEGMENTS, query, self.batches, (part,))
+            assert seal_segment(self.folder / SEGMENTS, "q", self.batches, (part,), looked_in=looked_in)
         self.batches += 1
         self.now_us += 2 * FIRST_LOOKUP_US
 
@@ -177,6 +177,28 @@ def test_only_changed_pages_are_read_for_rows_looked_up_before(tmp_path: Path) -
     assert [2 * i + 1 for i in found] == [7, 9]
     assert yard.lookup.master.pages > 15
     assert yard.lookup.master.pages_read <= 2
+
+
+def test_rows_that_the_join_has_looked_up_are_looked_up_in_later_versions_alone(tmp_path: Path) -> None:
+    yard = Yard(tmp_path, [1])
+    assert yard.next() == []
+    joined_with = yard.master.version
+    yard.park(list(range(3, 4000, 2)), looked_in=joined_with)
+    yard.restart()
+    yard.lot.next_release(0, 1000)
+    read_for_one_row = yard.lookup.master.pages_read
+    for key in (7, 3999):
+        yard.add_to_master(key)
+    yard.restart()  # knows the version of the join from disk alone
+    assert yard.next() == [3, 1999]
+    assert yard.lookup.master.pages_read <= 5 + read_for_one_row
+
+
+def test_a_join_with_a_version_that_is_gone_is_no_obstacle(tmp_path: Path) -> None:
+    yard = Yard(tmp_path, [1])
+    yard.park([3], looked_in=77)
+    yard.add_to_master(3)
+    assert yard.next() == [1]
 
 
 def test_rows_of_text_keys_come_back_by_their_real_key(tmp_path: Path) -> None:

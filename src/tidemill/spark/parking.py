@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from tidemill.core.errors import SpecError, unknown_choice
 from tidemill.master import MasterData
+from tidemill.master.expire import CLAIMS_FOLDER
 from tidemill.spark.failpoint import die_if_told
 from tidemill.spark.late import FATE_COLUMN, PARKED_AT_COLUMN
 from tidemill.spark.parking_parts import (
@@ -129,7 +130,8 @@ class Parking:
         answers = parked.mapInArrow(writer.write, "part string").collect()
         parts = tuple(Part(**json.loads(answer["part"])) for answer in answers)
         die_if_told("before_parking")
-        if parts and not seal_segment(folder, query, batch_id, parts):
+        looked_in = _joined_version(self.master_path, query, batch_id)
+        if parts and not seal_segment(folder, query, batch_id, parts, looked_in=looked_in):
             for part in parts:  # another driver parked this batch meanwhile
                 (folder / part.file).unlink()
         if parts:
@@ -195,6 +197,15 @@ def parse_span_ms(text: str) -> int:
             given=text,
         )
     return round(float(match[1]) * _UNIT_MS[match[2]])
+
+
+def _joined_version(master_path: Path, query_id: str, batch_id: int) -> int | None:
+    """The master version that the batch has claimed; None where it cannot be told, and rows are looked up in full."""
+    try:
+        claim = json.loads((master_path / CLAIMS_FOLDER / f"{query_id}.{batch_id}").read_text())
+        return int(claim["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _query_id(spark: SparkSession) -> str:

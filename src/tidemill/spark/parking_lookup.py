@@ -1,7 +1,7 @@
 """Whether master data has the keys of parked rows by now, at the price of the pages that changed.
 
 Rows that were looked up in one version need only those pages of the next one that the version before did not have:
-were a key in another page, it would have been found there. An `apply` of a hundred changes touches a hundred pages at
+were a key in another page, it would have been found there. The join itself was the first to look. An `apply` of a hundred changes touches a hundred pages at
 most, however many rows wait.
 """
 
@@ -14,17 +14,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidemill.core.errors import StoreError
 from tidemill.master import MasterData
 from tidemill.master.hashing import Bools, Int64s
+from tidemill.master.index import PageIndex
 from tidemill.master.keys import KeyForm
-from tidemill.master.layout import PageFile, current_version
+from tidemill.master.layout import Manifest, PageFile, current_version, version_folder
 from tidemill.master.reads import PageRows
 
 Keys = Sequence["pa.Array[Any]"]
 PAGES_AT_ONCE = 1_024
 """16 MB of pages of the usual size."""
 KEPT_VERSIONS = 4
-"""Of which the places of pages are remembered, 8 bytes a page; rows looked up before those are looked up in full."""
+"""Of which the places of pages are remembered, 8 bytes a page."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +67,30 @@ class KeyLookup:
         if self._master is not None:
             self._master.close()
         self._master = master
-        index = master.index
         known = self._files
         self._files = {f: known[f] if f in known else next(self._next_file) for f in master.manifest.files}
-        files = np.array([*self._files.values(), 0], np.int64)[index.file]
-        self._places[master.version] = files << 32 | index.offset.astype(np.int64)
-        for old in sorted(self._places)[:-KEPT_VERSIONS]:
-            del self._places[old]
+        self._keep_places(master.version, master.manifest, master.index)
         self._changed_since, self._kept = {}, None
         return master
+
+    def _keep_places(self, version: int, manifest: Manifest, index: PageIndex) -> None:
+        """Remember where the pages of a version lie: in files that the current one has too, or in others."""
+        numbers = [self._files.get(file, -1) for file in manifest.files]
+        self._places[version] = np.array([*numbers, -1], np.int64)[index.file] << 32 | index.offset
+        others = [old for old in self._places if old != self.master.version]
+        for old in others[: -KEPT_VERSIONS + 1]:
+            del self._places[old]
+
+    def _is_known(self, version: int) -> bool:
+        """Whether the places of its pages are known: from before, or from disk while it is there."""
+        if version not in self._places:
+            folder = version_folder(self._path, version)
+            try:
+                manifest = Manifest.read(folder)
+                self._keep_places(version, manifest, PageIndex.read(folder, manifest))
+            except StoreError:
+                return False  # expired since, or never of this store
+        return True
 
     def codes(self, keys: Keys) -> Codes:
         form = self.master.key_form
@@ -89,7 +106,7 @@ class KeyLookup:
         """
         held = np.zeros(len(codes.codes), np.bool_)
         rows = np.flatnonzero(codes.present)
-        if since is not None and since in self._places:
+        if since is not None and self._is_known(since):
             pages = self._changed(since)
             if len(pages) <= PAGES_AT_ONCE:  # read once, then asked for all rows that wait
                 self._mark(held, keys, codes, rows, self._kept_pages(since, pages))

@@ -152,6 +152,8 @@ class Lot:
             if len(rows):
                 picks[waiting.part.file] = rows
                 room -= len(rows)
+            if not room:
+                break
         expired = max_rows - room
         if not self._waiting or not room:
             return picks, expired
@@ -247,7 +249,9 @@ class Lot:
             segment = self._segments[name] = read_segment(self._segments_folder / name)
             for part in segment.parts:
                 look_from_us = segment.written_us + FIRST_LOOKUP_US
-                self._waiting[part.file] = Waiting(part, look_from_us, part.oldest_parked_us)
+                self._waiting[part.file] = Waiting(
+                    part, look_from_us, part.oldest_parked_us, looked_in=segment.looked_in
+                )
             self._waiting_rows += segment.rows
 
     def _read(self, part: Part) -> pa.RecordBatch:
