@@ -130,8 +130,8 @@ class Rig:
         self.files += 1
 
     def add_master_rows(self) -> None:
-        """Two more for each batch that is through, so that some come early and some late on any machine."""
-        wanted = min(KNOWN_AT_FIRST + 2 * len(list((self.folder / "out").glob("*.json"))), KEYS - NEVER_THERE)
+        """Four more for each batch that is through, so that some come early and some late on any machine."""
+        wanted = min(KNOWN_AT_FIRST + 4 * len(list((self.folder / "out").glob("*.json"))), KEYS - NEVER_THERE)
         if wanted > self.arrived:
             rows = self.rows_of(range(self.arrived, wanted))
             self.master = self.master.apply(rows.append_column("_op", pa.array(["insert"] * rows.num_rows)))
@@ -143,7 +143,7 @@ class Rig:
 
     def live_until(self, met: Callable[[], bool]) -> None:
         """Sales and master rows arrive until something has happened."""
-        ends = time.monotonic() + 120
+        ends = time.monotonic() + 240
         while not met():
             assert time.monotonic() < ends, (self.folder / "log").read_text()[-3000:]
             if not self.has_all_master_rows and self.backlog < 2 * ROWS_PER_FILE:

@@ -49,7 +49,7 @@ class Yard:
             now_us=lambda: self.now_us,
         )
 
-    def park(self, keys: list[int], looked_in: int | None = None) -> None:
+    def park(self, keys: list[int], looked_in: str | None = None) -> None:
         ids = range(self.next_id, self.next_id + len(keys))
         self.next_id += len(keys)
         rows = {"id": ids, "product_id": keys, "_parked_at": [self.now_us] * len(keys)}
@@ -182,7 +182,7 @@ def test_only_changed_pages_are_read_for_rows_looked_up_before(tmp_path: Path) -
 def test_rows_that_the_join_has_looked_up_are_looked_up_in_later_versions_alone(tmp_path: Path) -> None:
     yard = Yard(tmp_path, [1])
     assert yard.next() == []
-    joined_with = yard.master.version
+    joined_with = yard.master.identity
     yard.park(list(range(3, 4000, 2)), looked_in=joined_with)
     yard.restart()
     yard.lot.next_release(0, 1000)
@@ -196,9 +196,11 @@ def test_rows_that_the_join_has_looked_up_are_looked_up_in_later_versions_alone(
 
 def test_a_join_with_a_version_that_is_gone_is_no_obstacle(tmp_path: Path) -> None:
     yard = Yard(tmp_path, [1])
-    yard.park([3], looked_in=77)
+    yard.park([3], looked_in="000077-0-0")
+    other = yard.master.identity.replace("-", "-f")  # a store that was here before
+    yard.park([3], looked_in=other)
     yard.add_to_master(3)
-    assert yard.next() == [1]
+    assert yard.next() == [1, 2]
 
 
 def test_rows_of_text_keys_come_back_by_their_real_key(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidemill.core.errors import SpecError, unknown_choice
+from tidemill.core.errors import SpecError, StoreError, unknown_choice
 from tidemill.master import MasterData
 from tidemill.master.expire import CLAIMS_FOLDER
 from tidemill.spark.failpoint import die_if_told
@@ -199,12 +199,15 @@ def parse_span_ms(text: str) -> int:
     return round(float(match[1]) * _UNIT_MS[match[2]])
 
 
-def _joined_version(master_path: Path, query_id: str, batch_id: int) -> int | None:
-    """The master version that the batch has claimed; None where it cannot be told, and rows are looked up in full."""
+def _joined_version(master_path: Path, query_id: str, batch_id: int) -> str | None:
+    """Identity of the master version that the batch has claimed.
+
+    None where it cannot be told: then rows are looked up in full.
+    """
     try:
         claim = json.loads((master_path / CLAIMS_FOLDER / f"{query_id}.{batch_id}").read_text())
-        return int(claim["version"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return MasterData.open(master_path, int(claim["version"])).identity
+    except (OSError, ValueError, KeyError, TypeError, StoreError):
         return None
 
 

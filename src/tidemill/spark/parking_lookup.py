@@ -17,9 +17,8 @@ import pyarrow as pa
 from tidemill.core.errors import StoreError
 from tidemill.master import MasterData
 from tidemill.master.hashing import Bools, Int64s
-from tidemill.master.index import PageIndex
 from tidemill.master.keys import KeyForm
-from tidemill.master.layout import Manifest, PageFile, current_version, version_folder
+from tidemill.master.layout import PageFile, current_version
 from tidemill.master.reads import PageRows
 
 Keys = Sequence["pa.Array[Any]"]
@@ -49,15 +48,15 @@ class KeyLookup:
         self._master: MasterData | None = None
         self._files: dict[PageFile, int] = {}
         self._next_file = itertools.count()
-        self._places: dict[int, Int64s] = {}
-        self._changed_since: dict[int, Int64s] = {}
-        self._kept: tuple[int, _Sorted] | None = None
+        self._places: dict[str, Int64s] = {}
+        self._changed_since: dict[str, Int64s] = {}
+        self._kept: tuple[str, _Sorted] | None = None
 
-    def use_current(self) -> int:
-        """The version that is asked from now on."""
+    def use_current(self) -> str:
+        """Identity of the version that is asked from now on."""
         if self._master is None or current_version(self._path) != self._master.version:
             self._open(MasterData.open(self._path))
-        return self.master.version
+        return self.master.identity
 
     @property
     def master(self) -> MasterData:
@@ -69,40 +68,41 @@ class KeyLookup:
         self._master = master
         known = self._files
         self._files = {f: known[f] if f in known else next(self._next_file) for f in master.manifest.files}
-        self._keep_places(master.version, master.manifest, master.index)
+        self._keep_places(master)
         self._changed_since, self._kept = {}, None
         return master
 
-    def _keep_places(self, version: int, manifest: Manifest, index: PageIndex) -> None:
+    def _keep_places(self, master: MasterData) -> None:
         """Remember where the pages of a version lie: in files that the current one has too, or in others."""
-        numbers = [self._files.get(file, -1) for file in manifest.files]
-        self._places[version] = np.array([*numbers, -1], np.int64)[index.file] << 32 | index.offset
-        others = [old for old in self._places if old != self.master.version]
+        numbers = np.array([*(self._files.get(file, -1) for file in master.manifest.files), -1], np.int64)
+        self._places[master.identity] = numbers[master.index.file] << 32 | master.index.offset
+        others = [old for old in self._places if old != self.master.identity]
         for old in others[: -KEPT_VERSIONS + 1]:
             del self._places[old]
 
-    def _is_known(self, version: int) -> bool:
+    def _is_known(self, identity: str) -> bool:
         """Whether the places of its pages are known: from before, or from disk while it is there."""
-        if version not in self._places:
-            folder = version_folder(self._path, version)
+        if identity not in self._places:
             try:
-                manifest = Manifest.read(folder)
-                self._keep_places(version, manifest, PageIndex.read(folder, manifest))
+                old = MasterData.open(self._path, int(identity.partition("-")[0]))
             except StoreError:
-                return False  # expired since, or never of this store
-        return True
+                return False  # expired since
+            if old.identity == identity:  # else of another store, that was here before
+                self._keep_places(old)
+            old.close()
+        return identity in self._places
 
     def codes(self, keys: Keys) -> Codes:
         form = self.master.key_form
         return Codes(form, *form.codes(keys))
 
-    def found(self, keys: Callable[[], Keys], codes: Codes, since: int | None) -> Bools:
+    def found(self, keys: Callable[[], Keys], codes: Codes, since: str | None) -> Bools:
         """Where the master has a row for these keys.
 
         Args:
             keys: Gives the key columns of the rows; asked where codes are hashes, and only if one was met.
             codes: What `codes` gave for them under the form of this version.
-            since: Version in which all of them were looked up in vain; None for never.
+            since: Identity of the version in which all of them were looked up in vain; None for never.
         """
         held = np.zeros(len(codes.codes), np.bool_)
         rows = np.flatnonzero(codes.present)
@@ -134,7 +134,7 @@ class KeyLookup:
             rows = rows[codes.form.same(mine, [real.column(name) for name in codes.form.columns])]
         held[rows] = True
 
-    def _kept_pages(self, since: int, pages: Int64s) -> "_Sorted":
+    def _kept_pages(self, since: str, pages: Int64s) -> "_Sorted":
         if self._kept is None or self._kept[0] != since:
             self._kept = since, _Sorted.of(self.master.gather_rows(pages))
         return self._kept[1]
@@ -146,10 +146,10 @@ class KeyLookup:
         np.add.at(edges, first + count, -1)
         return np.flatnonzero(np.cumsum(edges[:-1]))
 
-    def _changed(self, since: int) -> Int64s:
+    def _changed(self, since: str) -> Int64s:
         """Pages of this version that version `since` did not have."""
         if since not in self._changed_since:
-            is_new = ~np.isin(self._places[self.master.version], self._places[since])
+            is_new = ~np.isin(self._places[self.master.identity], self._places[since])
             self._changed_since[since] = np.flatnonzero(is_new)
         return self._changed_since[since]
 

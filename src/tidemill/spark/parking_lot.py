@@ -61,8 +61,8 @@ class Waiting:
     """Numbers of rows that wait; None for all."""
     codes: Codes | None = None
     """Of the rows that wait."""
-    looked_in: int | None = None
-    """Master version in which none of them was found."""
+    looked_in: str | None = None
+    """Identity of the master version in which none of them was found."""
 
     @property
     def count(self) -> int:
@@ -157,7 +157,7 @@ class Lot:
         expired = max_rows - room
         if not self._waiting or not room:
             return picks, expired
-        version = self._lookup.master.version if self._frozen_us else self._lookup.use_current()
+        version = self._lookup.master.identity if self._frozen_us else self._lookup.use_current()
         stale = [w for w in self._waiting.values() if w.looked_in != version and w.look_from_us <= now]
         until = time.monotonic() + LOOKUP_SECONDS
         for waiting in stale:

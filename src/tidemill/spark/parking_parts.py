@@ -53,8 +53,8 @@ class Segment:
     query_id: str
     batch_id: int
     written_us: int
-    looked_in: int | None
-    """Master version that its batch was joined with, in vain for these rows; None when not known."""
+    looked_in: str | None
+    """Identity of the master version that its batch was joined with, in vain for these rows; None when not known."""
     parts: tuple[Part, ...]
 
     @property
@@ -78,7 +78,7 @@ def write_part(folder: Path, batch: pa.RecordBatch) -> Part:
 
 
 def seal_segment(
-    folder: Path, query_id: str, batch_id: int, parts: tuple[Part, ...], *, looked_in: int | None = None
+    folder: Path, query_id: str, batch_id: int, parts: tuple[Part, ...], *, looked_in: str | None = None
 ) -> bool:
     """Whether this batch is parked by this call; False when it was before, and the parts are of no use."""
     segment = Segment(query_id, batch_id, time.time_ns() // 1000, looked_in, parts)
