@@ -35,7 +35,6 @@ DEADLINE = "15 s"
 def run_query(folder: Path) -> None:
     from pyspark.sql import DataFrame
 
-    from tidemill.spark.late import MATCHED_COLUMN, late_output
     from tidemill.spark.parking import Parking, with_parked
     from tidemill.spark.session import start_session
 
@@ -59,11 +58,11 @@ def run_query(folder: Path) -> None:
         master,
         on="key",
         memory="8 MB",
-        matched_as=MATCHED_COLUMN,
+        late="park",
+        parking=parking,
         hot_rows=folder / "hot",
     )
-    tagged = late_output(enriched, on="key", matched_as=MATCHED_COLUMN, late="park", parking=parking)
-    writer = tagged.writeStream.foreachBatch(deliver)
+    writer = enriched.writeStream.foreachBatch(deliver)
     writer.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
 
 
