@@ -21,7 +21,9 @@ BLOCK_BYTES = 4096
 def build(path: Path, value: int = 0) -> tm.MasterData:
     keys = np.arange(KEYS)
     names = pa.array(np.char.add("a product with the name ", keys.astype("U10")))
-    return tm.MasterData.build(pa.table({"key": keys, "name": names, "value": keys + value}), key="key", path=path)
+    return tm.MasterData.build(
+        pa.table({"key": keys, "name": names, "value": keys + value}), key="key", path=path
+    )
 
 
 class Sales:
