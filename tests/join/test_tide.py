@@ -54,7 +54,7 @@ def rows_of(reports: Iterable[StepReport]) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def fixed_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the memory stays with hot rows: a change of the split forgets them."""
+    """Hot rows keep their share of the memory: a change of the split forgets them."""
     monkeypatch.setattr(Split, "is_due", lambda *_: False)
 
 
@@ -75,6 +75,25 @@ def test_hot_rows_follow_a_stream_whose_taste_changes(master: MasterData):
         list(drive(join, (batch(first + chance.choice(500, 2000)) for _ in range(20))))
         hits = totals(drive(join, [batch(first + chance.choice(500, 2000))]))["hot_hits"]
         assert hits > 1500, f"keys from {first}"
+
+
+def test_hits_put_together_on_another_core_are_the_same_rows(
+    master: MasterData, monkeypatch: pytest.MonkeyPatch
+):
+    """Hot rows are read there while this thread serves reads and admits others."""
+    monkeypatch.setattr("tidemill.join.parts.aside._WORTH_ROWS", 1)
+    monkeypatch.setattr("tidemill.join.tide._PIECE_ROWS", 90)
+    chance, found = np.random.default_rng(5), []
+    popular, any_key = chance.integers(0, 50, 10_000), chance.integers(0, 20_000, 10_000)
+    keys = np.where(chance.random(10_000) < 0.5, popular, any_key)
+    for cores in ({0}, {0, 1}):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: cores)
+        join = tide(master, 300_000)
+        reports = list(drive(join, [batch(keys)]))
+        assert (join._aside._pool is not None) is (len(cores) > 1)
+        assert any(report.hot_hits and report.disk_matches for report in reports), "no step did both"
+        found.append((Counter(map(str, rows_of(reports))), totals(reports)))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("how", get_args(How))

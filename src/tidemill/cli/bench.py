@@ -1,16 +1,14 @@
-"""`tidemill bench joins`."""
+"""`tidemill bench` and its `joins`."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemill.core.errors import CheckError, InternalError, SpecError
+from tidemill.cli.bench_run import follow, refuse_bad, require
+from tidemill.cli.bench_spark import spark
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from tidemill.lab.bench_joins import BenchOptions
 
 bench = typer.Typer(help="Measure joins beside their peers.", no_args_is_help=True)
@@ -49,9 +47,9 @@ def joins(
         ("--rows", [rows]), ("--seconds", [seconds]), ("--memory-share", memory_share or []),
     ):  # fmt: skip
         for value in values:
-            _require(option, value > 0 and value < float("inf"), value, "more than zero")
+            require(option, value > 0 and value < float("inf"), value, "more than zero")
     for value in zipf or ():
-        _require("--zipf", 0 <= value < float("inf"), value, "zero or more")
+        require("--zipf", 0 <= value < float("inf"), value, "zero or more")
     from tidemill.lab.bench_joins import MEMORY_SHARES, ZIPFS, BenchOptions, all_contenders, check_contenders
 
     names = [name.strip() for name in algorithms.split(",")] if algorithms else all_contenders()
@@ -85,7 +83,7 @@ def bench_joins(
         console.width = 120  # a file or a pipe has no width; the table must not be cut there
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        results = run_bench(options, _follow(bar), resume_file)
+        results = run_bench(options, follow(bar), resume_file)
     for table in joins_tables(results):
         console.print(table)
     for remark in remarks(results):
@@ -98,55 +96,16 @@ def bench_joins(
 
         plot_joins(results, plot_file)
         console.print(f"plot: {plot_file}")
-    _refuse_bad(results)
-
-
-def _follow(bar: "Progress") -> Callable[[str, float], None]:
-    """One line that moves; what took seconds to build stays above it."""
-    task = bar.add_task("starting", total=1.0)
-
-    def follow(text: str, share: float) -> None:
-        bar.update(task, description=text, completed=share)
-        if text.startswith("built"):
-            bar.console.print(text)
-
-    return follow
+    refuse_bad(results, "DuckDB's join", "--algorithms")
 
 
 def _row_limit(text: str) -> int | None:
     if text == "auto":
         return None
-    _require("--stream-rows", text.isdecimal() and int(text) > 0, text, "a number of rows, or auto")
+    require("--stream-rows", text.isdecimal() and int(text) > 0, text, "a number of rows, or auto")
     return int(text)
 
 
-def _require(option: str, holds: bool, given: object, wanted: str) -> None:
-    if not holds:
-        raise SpecError(
-            f"{option} must be {wanted}, not {given}",
-            code="bad_option",
-            next_move=f"give {option} {wanted}",
-            option=option,
-            given=given,
-        )
-
-
-def _refuse_bad(results: list[dict[str, Any]]) -> None:
-    """Wrong rows weigh more than a cell that ended early."""
-    wrong = sorted({r["contender"] for r in results if r["same_rows"] is False})
-    if wrong:
-        raise CheckError(
-            f"rows of {', '.join(wrong)} differ from DuckDB's join",
-            code="other_rows",
-            next_move="run the cell again with the same --seed and report it",
-        )
-    failed = sorted({r["contender"] for r in results if r["failed"]})
-    if failed:
-        raise InternalError(
-            f"cells of {', '.join(failed)} failed, their reasons are printed above",
-            code="cell_failed",
-            next_move="run them again with --algorithms, and with --resume to keep the others",
-        )
-
+bench.command()(spark)
 
 __all__ = ["bench", "bench_joins"]

@@ -4,6 +4,7 @@ An allocator that gives freed memory back to the system gets it again page by pa
 it takes to fill them. One that keeps it holds twice of what is in use.
 """
 
+import threading
 import weakref
 from typing import Any
 
@@ -20,6 +21,8 @@ _ALIGNMENT_BYTES = 4096
 class Recycled:
     """Blocks of memory, kept when they are free as long as they and those in use stay below a limit.
 
+    Threads may share it: a block comes back in the thread that drops it last, be it inside a garbage collection.
+
     >>> memory = Recycled(1_000_000)
     >>> first = memory.array(100_000)
     >>> place = first.ctypes.data
@@ -32,14 +35,16 @@ class Recycled:
         self._limit_bytes = limit_bytes
         self._free: list[UInt8s] = []
         self._used_bytes = 0
+        self._lock = threading.RLock()
 
     def array(self, size_bytes: int) -> UInt8s:
         """Bytes at a multiple of 4,096; their block is free again when nobody refers to them."""
-        block = self._fitting(size_bytes)
+        with self._lock:
+            block = self._fitting(size_bytes)
+            self._used_bytes += len(block)
         skipped = -block.ctypes.data % _ALIGNMENT_BYTES
         # An object of its own: the block itself stays with this list.
         lent: Any = np.frombuffer(block.data, np.uint8, size_bytes, skipped)
-        self._used_bytes += len(block)
         weakref.finalize(lent, self._take_back, block).atexit = False
         found: UInt8s = lent
         return found
@@ -51,16 +56,21 @@ class Recycled:
 
     def _fitting(self, size_bytes: int) -> UInt8s:
         wanted = -(-(size_bytes + _ALIGNMENT_BYTES) // _UNIT_BYTES) * _UNIT_BYTES
-        fitting = [number for number, block in enumerate(self._free) if len(block) >= wanted]
+        fitting = [block for block in self._free if len(block) >= wanted]
         if fitting:
-            return self._free.pop(min(fitting, key=lambda number: len(self._free[number])))
+            best = min(fitting, key=len)
+            # By identity: a collection may have given blocks back, or let some go, since they were looked at.
+            for number, block in enumerate(self._free):
+                if block is best:
+                    return self._free.pop(number)
         self._keep_below(self._limit_bytes - self._used_bytes - wanted)
         return np.empty(wanted, dtype=np.uint8)
 
     def _take_back(self, block: UInt8s) -> None:
-        self._used_bytes -= len(block)
-        self._free.append(block)
-        self._keep_below(self._limit_bytes - self._used_bytes)
+        with self._lock:
+            self._used_bytes -= len(block)
+            self._free.append(block)
+            self._keep_below(self._limit_bytes - self._used_bytes)
 
     def _keep_below(self, most_bytes: int) -> None:
         while self._free and sum(map(len, self._free)) > most_bytes:

@@ -1,6 +1,9 @@
 """TIDE: hot rows, rows that wait by place on disk, and reads that go where most of them wait."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +14,7 @@ from tidemill.core.memory import MemoryBudget
 from tidemill.core.units import format_bytes
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.arrivals import Arrivals
+from tidemill.join.parts.aside import Aside
 from tidemill.join.parts.frequency import FrequencySketch
 from tidemill.join.parts.hot_cache import HotCache
 from tidemill.join.parts.kernels import Int64s
@@ -25,9 +29,10 @@ from tidemill.join.parts.tally import StepTally
 from tidemill.join.protocol import StepReport
 from tidemill.join.tide_sizes import TideSizes
 from tidemill.master.batches import one_batch
+from tidemill.master.board import Board
 from tidemill.master.protocol import Master
 
-_PIECE_ROWS = 16_384  # probed together: their hot rows fit the second-level cache while columns are gathered
+_PIECE_ROWS = 24_576  # probed together: their hot rows fit the second-level cache while columns are gathered
 
 
 class TideJoin(RegionJoin):
@@ -62,6 +67,7 @@ class TideJoin(RegionJoin):
         budget: Where everything held is reserved.
         sizes: The split of the budget; `sizes_for` what is left of it if None.
         hot: Hot rows that are kept and paid for elsewhere; then the split stays as it is.
+        board: Where processes of a host share what they read.
     """
 
     name: ClassVar[str] = "tide"
@@ -74,10 +80,13 @@ class TideJoin(RegionJoin):
         *,
         sizes: TideSizes | None = None,
         hot: HotCache | None = None,
+        board: Board | None = None,
     ) -> None:
         super().__init__(master, plan, budget, sizes or self.sizes_for(master, plan, budget.left_bytes))
+        self._board = board
         self._split = Split()
         self._resize_to: float | None = None
+        self._aside = Aside(may_use_another_core=hot is None)  # whoever shares hot rows shares cores too
         self._clear()
         # Held by hot rows and sketch: they only make the join faster.
         self._owns_hot = hot is None
@@ -127,12 +136,12 @@ class TideJoin(RegionJoin):
         self._rows_in = self._output_bytes = 0
         pages_before, bytes_before = self._master.pages_read, self._master.bytes_read
         # What was read is used up first: rows that it serves do not wait for rows that come later.
-        if self._leaving is None and (self._is_serving or not self._probe(tally)) and self._room.waiting_rows:
-            self._probed_since = 0
-            self._serve(tally)
-        if self._leaving is not None:
-            self._put_out_hits(self._leaving, tally)
-        if self._arrivals.rows and not self._has_room():
+        reads = self._leaving is None and (self._is_serving or not self._probe(tally) or self._lacks_room())
+        with self._hits_put_out(tally):
+            if reads and self._room.waiting_rows:
+                self._probed_since = 0
+                self._serve(tally)
+        if self._lacks_room():
             self._read_ahead()
         tally.counts["pages_read"] = self._master.pages_read - pages_before
         tally.counts["bytes_read"] = self._master.bytes_read - bytes_before
@@ -150,6 +159,10 @@ class TideJoin(RegionJoin):
         """Whether the misses of another piece could wait."""
         wanted = max(1, min(self._room.most_rows // 8, int(_PIECE_ROWS * self._miss_share)))
         return self._room.free_rows >= wanted and self._fitting_rows() > 0
+
+    def _lacks_room(self) -> bool:
+        """Whether rows that arrived cannot be looked at before others leave."""
+        return bool(self._arrivals.rows) and not self._has_room()
 
     def _fitting_rows(self) -> int:
         """Rows of the next piece: as many as could wait if no more of them missed than of late."""
@@ -217,9 +230,10 @@ class TideJoin(RegionJoin):
 
     def _look_at_split(self) -> None:
         """Let the room empty itself if hot and waiting rows should share memory otherwise."""
-        if self._owns_hot and self._split.is_due(self._hot.entries, self._room.most_rows):
+        hot_rows = self.sizes.hot_rows_bytes // max(1, self._master.row_bytes)
+        if self._owns_hot and self._split.is_due(hot_rows, self._room.most_rows):
             self._resize_to = self._split.look(
-                hits_per_byte=self._hot.hits_per_byte(),
+                hot_bytes=self._hot.bytes_held,
                 waiting_bytes=self.sizes.waiting_bytes,
                 is_hot_full=self._hot.has_been_full,
             )
@@ -274,16 +288,25 @@ class TideJoin(RegionJoin):
 
         self._leaving = Leaving(
             self.plan, self._layout, self._hot.rows, at, matches, sizes, gather,
-            stream_sizes=self._stream_sizes(batch, known), memory_from=self._memory, skip=self._given_of_first,
+            stream_sizes=self._stream_sizes(batch, known), memory_from=self._hits_memory, skip=self._given_of_first,
         )  # fmt: skip
         self._given_of_first = 0
 
-    def _put_out_hits(self, leaving: Leaving, tally: StepTally) -> None:
-        limit = self.sizes.output_bytes - len(self._staging)
-        with tally.timed("assemble"):
-            finished = leaving.put_out(limit, tally)
-            self._output_bytes += leaving.output_bytes
-        matched = int((leaving.matches[finished] > 0).sum())
+    @contextmanager
+    def _hits_put_out(self, tally: StepTally) -> Iterator[None]:
+        """Put the next hits together, on another core while the body reads if there is one."""
+        leaving, limit = self._leaving, self.sizes.output_bytes - 2 * len(self._staging)
+        if leaving is None:
+            yield
+            return
+        with self._aside.beside(partial(leaving.put_out, limit), rows=len(leaving.at)) as putting:
+            yield
+        (finished, output), seconds = putting.result()
+        tally.seconds["assemble"] += seconds
+        if output is not None:
+            tally.outputs.append(output)
+        self._output_bytes += leaving.output_bytes
+        matched = int(np.count_nonzero(leaving.matches[finished] > 0))
         count_fates(self.plan, matched, finished.stop - finished.start - matched, "hot_hits", tally)
         if leaving.is_over:
             self._leaving = self._probed = None
@@ -303,6 +326,8 @@ class TideJoin(RegionJoin):
 
     def _began(self, regions: int, rows: int, pages: Int64s) -> None:
         period = self._split.period
+        if not period.services:  # while the room fills nothing is learned
+            period.rows = period.misses = 0
         period.services += regions
         period.served_rows += rows
         period.bytes_read += self._master.rows_buffer_bytes(pages)

@@ -7,16 +7,17 @@ from tidemill.core.units import format_bytes
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.arrivals import WORK_BYTES_PER_ROW
 from tidemill.join.parts.frequency import LEAST_BYTES as LEAST_SKETCH_BYTES
+from tidemill.join.parts.split import START_SHARE
 from tidemill.join.parts.waiting_room import REGION_BYTES
 from tidemill.master.protocol import Master
 
 PAGES_OF_A_REGION = 16
 """256 KiB of 16 KiB pages: the knee of the measured read times."""
-_MOST_REGIONS_PER_READ = 8
+_MOST_REGIONS_PER_READ = 12
 _READS_PER_STEP = 8
-_READS_AHEAD = 2
+_READS_AHEAD = 1
 _MOST_ARRIVALS_BYTES = 5 * 2**19
-_MOST_OUTPUT_BYTES = 9 * 2**19
+_MOST_OUTPUT_BYTES = 12 * 2**19
 _INDEX_BYTES_OF_A_REGION = REGION_BYTES + 16
 RESERVED = ("arrivals", "hot_rows", "sketch", "waiting", "disk_buffer", "index", "output")
 
@@ -105,7 +106,7 @@ class TideSizes:
             "output_bytes": least["output"] + min(spare // 8, _MOST_OUTPUT_BYTES),
         }  # fmt: skip
         left = total_bytes - index - sum(parts.values())
-        hot = left // 2
+        hot = int(left * START_SHARE)
         return cls(
             index_bytes=index,
             hot_rows_bytes=max(64, hot),

@@ -3,20 +3,21 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tidemill.lab.join_cell import CellSpec
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 class KeptCells:
     """Results by cell and number of the run; with a file, those of earlier runs of the command too.
 
-    Cells that failed are run again. A last line that was cut is ignored.
+    A cell is a frozen dataclass of plain values. Cells that failed are run again. A last line that was cut is ignored.
     """
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
-        self._results: dict[tuple[CellSpec, int], dict[str, Any]] = {}
+        self._results: dict[str, dict[str, Any]] = {}
         if file is not None and file.exists():
             text = file.read_text()
             for line in text.splitlines():
@@ -24,14 +25,14 @@ class KeptCells:
             if text and not text.endswith("\n"):  # else the next line would be lost with the one that was cut
                 file.write_text(text + "\n")
 
-    def __contains__(self, place: tuple[CellSpec, int]) -> bool:
-        return place in self._results
+    def __contains__(self, place: "tuple[DataclassInstance, int]") -> bool:
+        return _key(asdict(place[0]), place[1]) in self._results
 
-    def __getitem__(self, place: tuple[CellSpec, int]) -> dict[str, Any]:
-        return self._results[place]
+    def __getitem__(self, place: "tuple[DataclassInstance, int]") -> dict[str, Any]:
+        return self._results[_key(asdict(place[0]), place[1])]
 
-    def keep(self, cell: CellSpec, run: int, result: dict[str, Any]) -> None:
-        self._results[cell, run] = result
+    def keep(self, cell: "DataclassInstance", run: int, result: dict[str, Any]) -> None:
+        self._results[_key(asdict(cell), run)] = result
         if self._file is not None:
             with self._file.open("a") as file:
                 file.write(json.dumps({"cell": asdict(cell), "run": run, "result": result}) + "\n")
@@ -39,11 +40,15 @@ class KeptCells:
     def _take(self, line: str) -> None:
         try:
             told = json.loads(line)
-            cell = CellSpec(**told["cell"])
+            key = _key(told["cell"], told["run"])
         except (ValueError, TypeError, KeyError):
             return
         if not told["result"]["failed"]:
-            self._results[cell, told["run"]] = told["result"]
+            self._results[key] = told["result"]
+
+
+def _key(cell: dict[str, Any], run: int) -> str:
+    return json.dumps([cell, run], sort_keys=True)
 
 
 __all__ = ["KeptCells"]

@@ -18,7 +18,7 @@ _READ_WORDS = types.Array(types.uint64, 1, "C", readonly=True)
 _READ_UINT32S = types.Array(types.uint32, 1, "C", readonly=True)
 _READ_UINT16S = types.Array(types.uint16, 1, "C", readonly=True)
 
-_pread: Any = types.ExternalFunction("pread", types.int64(types.int32, types.uintp, types.uintp, types.int64))
+pread: Any = types.ExternalFunction("pread", types.int64(types.int32, types.uintp, types.uintp, types.int64))
 
 NOT_READ = -2
 """Instead of a page that fails its checksum: a stretch could not be read in full."""
@@ -66,11 +66,11 @@ def read_pages(
         done = np.int64(0)
         while done < sizes[i]:
             place, left = np.uintp(target + places[i] + done), np.uintp(sizes[i] - done)
-            count = _pread(np.int32(handles[i]), place, left, offsets[i] + done)
+            count = pread(np.int32(handles[i]), place, left, offsets[i] + done)
             if count <= 0:
                 return NOT_READ
             done += count
     return open_pages(words, begin, block, file, salts, first_row, codes, at)
 
 
-__all__ = ["NOT_READ", "read_pages"]
+__all__ = ["NOT_READ", "pread", "read_pages"]

@@ -14,6 +14,18 @@ import numpy.typing as npt
 
 from tidemill.core.errors import SpecError, StoreError
 from tidemill.core.recycled import Recycled
+from tidemill.master.board import Board
+from tidemill.master.board_kernels import (
+    BYTES,
+    FROM_SLOT,
+    HANDLE,
+    NUMBER,
+    OFFSET,
+    PLACE,
+    TO_TICKET,
+    WAS_READ,
+    copy_or_read,
+)
 from tidemill.master.hashing import Bools, Int64s
 from tidemill.master.index import PageIndex
 from tidemill.master.layout import PAGE_ALIGNMENT_BYTES, RUN_BYTES, Manifest
@@ -62,17 +74,30 @@ class _Job:
 class Reading:
     """Rows on their way: read in a thread, or when they are asked for."""
 
-    def __init__(self, reader: "PageReader", pages: "Pages", future: "Future[PageRows] | None") -> None:
+    def __init__(
+        self,
+        reader: "PageReader",
+        pages: "Pages",
+        future: "Future[PageRows] | None",
+        plan: Int64s | None = None,
+    ) -> None:
         self._reader = reader
         self._pages = pages
         self._future = future
+        self._plan = plan
 
     def result(self) -> PageRows:
         """The rows; waits for them, and raises what reading them raised. To be asked once."""
         started = time.perf_counter()
         rows = self._future.result() if self._future else self._reader.fetch(self._pages)
-        self._reader.count(rows, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self._reader.count(rows, seconds, 1.0 if self._plan is None else _share_read(self._plan))
         return rows
+
+
+def _share_read(plan: Int64s) -> float:
+    """Of the bytes of some stretches, what came from disk."""
+    return float((plan[:, BYTES] * plan[:, WAS_READ]).sum() / max(1, plan[:, BYTES].sum()))
 
 
 class PageReader:
@@ -122,6 +147,44 @@ class PageReader:
         # All that needs the interpreter, and all memory, by the caller's thread: a reader that waits for the
         # interpreter stops reading, and Arrow's allocator keeps what it frees for each thread apart.
         return Reading(self, pages, self._pool.submit(self._finish, self._prepare(pages)))
+
+    def begin_stretches(self, pages: Int64s, numbers: Int64s, edges: Int64s, board: Board) -> "Reading":
+        """Stretches of pages on their way into one buffer, from the board where another process has posted them.
+
+        Args:
+            pages: All of them, in order; those of a stretch are neighbours on disk.
+            numbers: Under which stretches are posted.
+            edges: With which of the pages each begins, and the end.
+            board: Where to look first, and where to post what was read.
+        """
+        if self._pool is None or self._is_apart_inside(pages, edges):
+            return self.begin(pages)
+        job = self._prepare(pages)
+        first, begin = edges[:-1], job.begin[edges] * PAGE_ALIGNMENT_BYTES
+        plan = np.zeros((len(numbers), 10), dtype=np.int64)
+        plan[:, HANDLE], plan[:, OFFSET] = (
+            self._files.handles[job.file[first]],
+            job.offset[first].astype(np.int64) * PAGE_ALIGNMENT_BYTES,
+        )
+        plan[:, PLACE], plan[:, BYTES], plan[:, NUMBER] = begin[:-1], np.diff(begin), numbers
+        plan[:, FROM_SLOT : TO_TICKET + 1] = board.plan(numbers, plan[:, BYTES])
+        return Reading(self, pages, self._pool.submit(self._copy_or_read, job, plan, board), plan)
+
+    def _is_apart_inside(self, pages: Int64s, edges: Int64s) -> bool:
+        if self._is_in_order:
+            return False
+        is_apart = np.append(self._is_apart(pages, self._begins(pages)), True)
+        is_apart[edges[1:] - 1] = False
+        return bool(is_apart.any())
+
+    def _copy_or_read(self, job: "_Job", plan: Int64s, board: Board) -> PageRows:
+        codes, at = job.found
+        bad = copy_or_read(
+            plan, board.slots, board.content, board.owner,
+            job.buffer.view(np.uint64), job.begin * BLOCK_WORDS, job.offset, job.file, self._files.salts,
+            job.page_start, codes, at,
+        )  # fmt: skip
+        return self._finish(job) if bad == NOT_READ else self._verified(job, bad)
 
     def in_runs(self, pages: Int64s) -> Iterator[PageRows]:
         """The pages in the order asked for, in runs of neighbours; at most `reads_in_flight` are read ahead."""
@@ -188,10 +251,10 @@ class PageReader:
             return self._opened(job)
         return self._verified(job, bad)
 
-    def count(self, rows: PageRows, seconds: float) -> None:
+    def count(self, rows: PageRows, seconds: float, share_read: float = 1.0) -> None:
         self.read_seconds += seconds
-        self.pages_read += len(rows.page_start) - 1
-        self.bytes_read += rows.buffer.nbytes
+        self.pages_read += round((len(rows.page_start) - 1) * share_read)
+        self.bytes_read += round(rows.buffer.nbytes * share_read)
 
     def buffer_bytes(self, pages: Pages) -> int:
         """Memory that reading these pages at once takes at most, with what is held beside their rows."""

@@ -20,6 +20,7 @@ from tidemill.join.protocol import SemiStreamJoin
 from tidemill.join.tide import TideJoin
 from tidemill.join.tide_sizes import TideSizes
 from tidemill.master import MasterData
+from tidemill.master.board import Board
 from tidemill.spark.lookup import HostedLookup
 from tidemill.spark.memory_sample import note_baseline
 
@@ -27,6 +28,8 @@ TRANSPORT_SHARE = 0.2
 """Of a host's budget: batches on their way from and to the JVM, and what Arrow's allocator keeps of them."""
 HOT_SHARE = 0.55
 """Of what `tide` has for hot and waiting rows. Waiting rows are those of one batch, so the hot ones get more."""
+_READS_IN_FLIGHT = 4
+_BOARD_BYTES = 6 * 2**20
 _REGIONS_PER_READ = 4
 _ARRIVALS_BYTES = 2**20
 _OUTPUT_BYTES = 2**21
@@ -37,6 +40,8 @@ class HostShares:
     """How `tide` divides the memory of a host: one file of hot rows, and a part for each worker."""
 
     hot_bytes: int
+    board_bytes: int
+    """For pages that one worker has read and another may need."""
     worker: TideSizes
 
     @classmethod
@@ -54,8 +59,10 @@ class HostShares:
             output_bytes=min(sizes.output_bytes, _OUTPUT_BYTES),
         )
         both = sizes.total_bytes - slim.total_bytes + slim.hot_rows_bytes + slim.waiting_bytes
-        hot = max(64, int(both * HOT_SHARE))
-        return cls(workers * (hot - 64), replace(slim, hot_rows_bytes=64, waiting_bytes=both - hot))
+        board = min(_BOARD_BYTES // workers, both // 4) if workers > 1 else 0
+        hot = max(64, int((both - board) * HOT_SHARE))
+        worker = replace(slim, hot_rows_bytes=64, waiting_bytes=both - board - hot)
+        return cls(workers * (hot - 64), workers * board, worker)
 
 
 def join_bytes(memory_bytes: int, workers: int) -> int:
@@ -93,7 +100,9 @@ class WorkerJoin:
     def __init__(self, lookup: HostedLookup, version: int, workers: int, folder: Path, *, owner: str) -> None:
         note_baseline(folder)
         self.as_of = lookup.as_of
-        self._master = MasterData.open(lookup.master_path, version)
+        self._master = MasterData.open(
+            lookup.master_path, version, direct=True, reads_in_flight=_READS_IN_FLIGHT
+        )
         budget = MemoryBudget(join_bytes(lookup.memory_bytes, workers))
         self._hot: SharedRowCache | None = None
         self.join: SemiStreamJoin
@@ -103,7 +112,12 @@ class WorkerJoin:
             setting = f"{owner} {self._master.schema} {shares.hot_bytes} {lookup.master_path}"
             file = folder / f"{hashlib.sha256(setting.encode()).hexdigest()[:16]}.hot"
             self._hot = SharedRowCache(file, shares.hot_bytes, row_bytes, self._master.layout, setting)
-            self.join = TideJoin(self._master, lookup.plan, budget, sizes=shares.worker, hot=self._hot)
+            name = f"{identity_number(f'{owner} {self._master.identity} {shares}'):014x}.board"
+            longest = shares.worker.region_pages * self._master.longest_page_bytes
+            board = Board(folder / name, shares.board_bytes, longest) if workers > 1 else None
+            self.join = TideJoin(
+                self._master, lookup.plan, budget, sizes=shares.worker, hot=self._hot, board=board
+            )
         else:
             kind: Any = JOINS[lookup.algorithm]
             options = {} if lookup.condition is None else {"condition": lookup.condition}

@@ -203,3 +203,16 @@ def test_the_slot_of_the_next_row_is_known_before():
     expected = room.next_slot
     push(room, FIXED, [4])
     assert room.pop(np.array([4]))[0].tolist() == [expected]
+
+
+def test_a_row_that_holds_its_code_takes_eight_bytes_less():
+    layout, numbers = RowLayout.of(FIXED), list(range(40))
+    plain, lean = (WaitingRoom(40 * 32, layout, REGIONS, 40, column) for column in (None, "key"))
+    assert (plain.most_rows, lean.most_rows) == (40 * 32 // 40, 40)
+    rows, at = layout.encode(rows_of(FIXED, numbers))
+    codes = np.array(numbers, dtype=np.int64) * 7
+    lean.push(codes, codes % REGIONS, rows, at)
+    assert lean.bytes_held == 40 * 32
+    slots, popped = lean.pop(np.arange(REGIONS))
+    assert sorted(popped.tolist()) == codes.tolist()
+    assert lean.decode(slots).column("key").to_pylist() == popped.tolist() == lean.codes(slots).tolist()

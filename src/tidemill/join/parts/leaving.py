@@ -82,11 +82,11 @@ class Leaving:
         """The rows that have not left in full."""
         return self._gather(np.arange(self.next_row, len(self.at)))
 
-    def put_out(self, limit_bytes: int, tally: StepTally) -> slice:
-        """Add the next batch to the tally; the rows that are finished with it."""
+    def put_out(self, limit_bytes: int) -> tuple[slice, pa.RecordBatch | None]:
+        """The rows that are finished with the next batch, and that batch, if any row of it leaves."""
         before = self.next_row
         if self._ends is not None:
-            return self._put_out_one_each(self._ends, before, limit_bytes, tally)
+            return self._put_out_one_each(self._ends, before, limit_bytes)
         most_pairs = int(
             min(np.maximum(self.matches[before:], 1).sum(), limit_bytes // kernels.PAIR_WORK_BYTES + 1)
         )
@@ -104,10 +104,9 @@ class Leaving:
             pair_at,
         )
         pairs = int(self._cursor[kernels.PAIRS])
-        if pairs:
-            tally.outputs.append(self._output(pair_row[:pairs], pair_at[:pairs]))
+        output = self._output(pair_row[:pairs], pair_at[:pairs]) if pairs else None
         self.output_bytes = int(self._cursor[kernels.USED_BYTES])
-        return slice(before, self.next_row)
+        return slice(before, self.next_row), output
 
     def _output_ends(self, sizes: Int64s, stream_sizes: Int64s) -> Int64s | None:
         """Bytes of output up to and with each row, when no row has more than one match; else None."""
@@ -116,7 +115,9 @@ class Leaving:
         leaves = 1 if self.plan.how == "left" else self.matches
         return np.cumsum((sizes + (stream_sizes + kernels.PAIR_WORK_BYTES)) * leaves)
 
-    def _put_out_one_each(self, ends: Int64s, before: int, limit_bytes: int, tally: StepTally) -> slice:
+    def _put_out_one_each(
+        self, ends: Int64s, before: int, limit_bytes: int
+    ) -> tuple[slice, pa.RecordBatch | None]:
         """As `put_out`, where each row gives one pair at most: no need to walk through matches."""
         done = int(ends[before - 1]) if before else 0
         until = max(before + 1, int(np.searchsorted(ends, done + limit_bytes, side="right")))
@@ -125,9 +126,8 @@ class Leaving:
         rows = np.arange(before, until)
         if self.plan.how == "inner":
             rows = rows[self.matches[before:until] > 0]
-        if len(rows):
-            tally.outputs.append(self._output(rows, self.at[rows]))
-        return slice(before, until)
+        output = self._output(rows, self.at[rows]) if len(rows) else None
+        return slice(before, until), output
 
     def _output(self, pair_row: Int64s, pair_at: Int64s) -> pa.RecordBatch:
         stream_rows = self._gather(pair_row)

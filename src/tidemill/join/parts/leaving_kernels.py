@@ -18,7 +18,7 @@ and where the next match lies (`pair_up`) or the staging area ends (`stage`)."""
         types.int64, types.int64, types.int64, READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, types.int64,
         types.int64, types.int64, INT64S, INT64S, INT64S,
     ),
-    cache=True,
+    cache=True, nogil=True,
 )  # fmt: skip
 def pair_up(
     per_match: int,
@@ -73,7 +73,7 @@ def pair_up(
         types.int64, types.int64, types.int64, READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S,
         READ_INT64S, types.int64, types.int64, types.int64, BYTES, INT64S, INT64S, INT64S,
     ),
-    cache=True,
+    cache=True, nogil=True,
 )  # fmt: skip
 def stage(
     per_match: int,
@@ -168,7 +168,7 @@ def _first_at_least(stored: Int64s, low: np.int64, high: np.int64, code: np.int6
     return low
 
 
-@njit(types.void(READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S, INT64S, INT64S), cache=True)
+@njit(types.void(READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S, INT64S, INT64S), cache=True, nogil=True)
 def find(stored: Int64s, begin: Int64s, end: Int64s, codes: Int64s, start: Int64s, matches: Int64s) -> None:
     """Where the rows of each code start between its own `begin` and `end`, where codes ascend, and how many."""
     for i in range(len(codes)):
@@ -179,7 +179,7 @@ def find(stored: Int64s, begin: Int64s, end: Int64s, codes: Int64s, start: Int64
         matches[i] = low - start[i]
 
 
-@njit(types.void(READ_INT64S, READ_INT64S, INT64S), cache=True)
+@njit(types.void(READ_INT64S, READ_INT64S, INT64S), cache=True, nogil=True)
 def last_not_after(first_codes: Int64s, codes: Int64s, found: Int64s) -> None:
     """The last place whose code is not greater, where codes ascend and differ; -1 when there is none."""
     for i in range(len(codes)):

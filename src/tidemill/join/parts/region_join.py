@@ -21,6 +21,7 @@ from tidemill.join.parts.tally import StepTally
 from tidemill.join.parts.waiting_room import REGION_BYTES, WaitingRoom
 from tidemill.join.protocol import SemiStreamJoin
 from tidemill.join.tide_sizes import RESERVED, TideSizes
+from tidemill.master.board import Board
 from tidemill.master.protocol import Master
 from tidemill.master.rows import RowLayout, UInt8s
 
@@ -29,7 +30,7 @@ _ENOUGH_ROWS = (
 )
 _NO_STAGING = np.empty(0, dtype=np.uint8)
 _NOBODY = np.empty(0, dtype=np.int64)
-_STAGING_SHARE = 0.4  # of the output reservation; the columns that staged rows become take the rest
+_STAGING_SHARE = 0.34  # of the output reservation; as much for columns of staged rows, the rest for hits
 
 
 class RegionJoin(SemiStreamJoin):
@@ -55,9 +56,12 @@ class RegionJoin(SemiStreamJoin):
         self._staging = np.empty(int(sizes.output_bytes * _STAGING_SHARE) // 8, dtype=np.uint64).view(
             np.uint8
         )
-        self._memory = Recycled(sizes.output_bytes - len(self._staging))
+        # Rows served by a read and hits may leave in the same step: each kind has its own.
+        self._memory = Recycled(len(self._staging))
+        self._hits_memory = Recycled(sizes.output_bytes - 2 * len(self._staging))
         self._output_bytes = 0
         self._used_since_return = 0
+        self._board: Board | None = None
 
     def _clear_waiting(self) -> None:
         # Held by waiting
@@ -69,7 +73,15 @@ class RegionJoin(SemiStreamJoin):
 
     def _no_waiting_rows(self) -> WaitingRoom:
         layout = RowLayout.of(self.plan.stream_schema)
-        return WaitingRoom(self.sizes.waiting_bytes, layout, len(self._regions), self.plan.stream_row_bytes)
+        key = self.plan.stream_key
+        is_code = not key.form.is_hashed and self.plan.stream_schema.field(key.columns[0]).type == pa.int64()
+        return WaitingRoom(
+            self.sizes.waiting_bytes,
+            layout,
+            len(self._regions),
+            self.plan.stream_row_bytes,
+            key.columns[0] if is_code else None,
+        )
 
     @abstractmethod
     def _is_room_enough(self) -> bool:
@@ -121,7 +133,7 @@ class RegionJoin(SemiStreamJoin):
                 break
         with tally.timed("assemble"):
             self._put_out_served(leaving, self._staging, tally)
-        self._output_bytes = int(filled[0])
+        self._output_bytes += int(filled[0])
 
     def _stage(
         self, service: Service, staging: UInt8s, filled: Int64s, tally: StepTally
@@ -176,8 +188,24 @@ class RegionJoin(SemiStreamJoin):
         return bool(self._services)
 
     def _choose(self) -> Int64s:
-        """Regions in the order in which they lie on disk: those whose rows wait longest, and those with most rows."""
+        """Regions in the order in which they lie on disk: those whose rows wait longest, and those with most rows.
+
+        Before them those that another process of the host has just read; after them those that one is reading.
+        """
         most = self.sizes.regions_per_read
+        if self._board is None:
+            return self._own_choice(most)
+        posted = self._board.fresh(self._room.count)
+        if len(posted):
+            return np.sort(posted[:most])
+        others = self._board.under_way()
+        others = others[(others >= 0) & (others < len(self._regions))]
+        waiting, self._room.count[others] = self._room.count[others], 0
+        chosen = self._own_choice(most)
+        self._room.count[others] = waiting
+        return chosen if len(chosen) else self._own_choice(most)
+
+    def _own_choice(self, most: int) -> Int64s:
         self._turn = (self._turn + 1) % 2
         oldest = (most + self._turn) // 2
         waiting = self._room.choose(oldest, most - oldest)
@@ -196,7 +224,9 @@ class RegionJoin(SemiStreamJoin):
         pages = self._regions.pages_for(regions, rows, codes)
         groups = np.append(self._regions.first_page[regions], self._regions.first_page[regions[-1] + 1]), rows
         service = Service(slots, codes, pages, given, self.sizes.pages_per_read, groups=groups)
-        service.begin(self._master)
+        all_pages = self._regions.first_page[regions + 1] - self._regions.first_page[regions]
+        is_shared = len(pages) == int(all_pages.sum()) and not service.is_long
+        service.begin(self._master, self._board if is_shared else None, regions)
         self._services.append(service)
         self._began(len(regions), len(slots), pages)
 

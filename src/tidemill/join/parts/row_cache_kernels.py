@@ -42,7 +42,9 @@ def _slot_of(table: Int64s, code: int | np.int64) -> np.int64:
     return at
 
 
-@njit(types.void(_READ_TABLE, _HITS, READ_INT64S, _READ_BOOLS, INT64S, INT64S, INT64S), cache=True)
+@njit(
+    types.void(_READ_TABLE, _HITS, READ_INT64S, _READ_BOOLS, INT64S, INT64S, INT64S), cache=True, nogil=True
+)
 def probe(
     table: Int64s, hits: UInt16s, codes: Int64s, present: Bools, at: Int64s, rows: Int64s, sizes: Int64s
 ) -> None:
@@ -93,7 +95,7 @@ def row_size(rows: UInt8s, at: int | np.int64, last_open: int, fixed_bytes: int)
         _TABLE, _HITS, BYTES, INT64S, READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S,
         _READ_UINT32S, types.int64, types.int64, types.int64, types.boolean,
     ),
-    cache=True,
+    cache=True, nogil=True,
 )  # fmt: skip
 def admit(
     table: Int64s,
@@ -144,7 +146,7 @@ def admit(
         state[2] = end
 
 
-@njit(types.int64(_TABLE, _HITS, types.int64, types.int64, types.int64), cache=True)
+@njit(types.int64(_TABLE, _HITS, types.int64, types.int64, types.int64), cache=True, nogil=True)
 def evict(table: Int64s, hits: UInt16s, below: int, of_equals: int, equals: int) -> int:
     """How many entries went: those with fewer hits than `below`, and so many of the `equals` with exactly that.
 
@@ -181,7 +183,7 @@ def evict(table: Int64s, hits: UInt16s, below: int, of_equals: int, equals: int)
     return gone
 
 
-@njit(types.int64(_TABLE, BYTES, types.int64, types.int64, types.int64), cache=True)
+@njit(types.int64(_TABLE, BYTES, types.int64, types.int64, types.int64), cache=True, nogil=True)
 def close_gaps(table: Int64s, arena: UInt8s, end: int, last_open: int, fixed_bytes: int) -> np.int64:
     """The new end of the arena, after rows without an entry were overwritten by those behind them.
 

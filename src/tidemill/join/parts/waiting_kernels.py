@@ -17,9 +17,9 @@ _READ_INT32S = types.Array(types.int32, 1, "C", readonly=True)
 @njit(
     types.void(
         BYTES, INT64S, _INT32S, _READ_INT32S, INT64S, _INT32S, _INT32S, INT64S, INT64S, types.int64,
-        READ_INT64S, READ_INT64S, READ_BYTES, READ_INT64S,
+        types.boolean, READ_INT64S, READ_INT64S, READ_BYTES, READ_INT64S,
     ),
-    cache=True,
+    cache=True, nogil=True,
 )  # fmt: skip
 def push(
     arena: UInt8s,
@@ -32,12 +32,14 @@ def push(
     since: Int64s,
     state: Int64s,
     stride: int,
+    keeps_codes: bool,
     codes: Int64s,
     regions: Int64s,
     rows: UInt8s,
     at: Int64s,
 ) -> None:
-    """Let rows wait, each in front of the others of its region. `stride` is 0 when rows have open length.
+    """Let rows wait, each in front of the others of its region. `stride` is 0 when rows have open length; without
+    `keeps_codes` a row holds its code itself.
 
     Free slots are a stack, taken from its end: a list of them would cost a cache miss a row to follow.
     """
@@ -55,7 +57,8 @@ def push(
             state[END] = place + size
         move_bytes(np.uintp(target + place), np.uintp(source + at[i]), size)
         region = regions[i]
-        slot_code[slot] = codes[i]
+        if keeps_codes:
+            slot_code[slot] = codes[i]
         slot_next[slot] = head[region]
         head[region] = np.int32(slot)
         if count[region] == 0:
@@ -65,12 +68,28 @@ def push(
         state[ROWS] += 1
 
 
-@njit(types.void(_INT32S, _INT32S, _READ_INT32S, READ_INT64S, READ_INT64S, INT64S, INT64S), cache=True)
+@njit(
+    types.void(
+        _INT32S,
+        _INT32S,
+        _READ_INT32S,
+        READ_INT64S,
+        types.int64,
+        types.int64,
+        READ_INT64S,
+        INT64S,
+        INT64S,
+    ),
+    cache=True,
+    nogil=True,
+)
 def pop(
     head: Int32s,
     count: Int32s,
     slot_next: Int32s,
     slot_code: Int64s,
+    first_code: int,
+    code_step: int,
     regions: Int64s,
     slots: Int64s,
     codes: Int64s,
@@ -95,13 +114,13 @@ def pop(
             slot = at[r]
             if slot >= 0:
                 slots[place[r]] = slot
-                codes[place[r]] = slot_code[slot]
+                codes[place[r]] = slot_code[slot * code_step + first_code]
                 at[r] = slot_next[slot]
                 place[r] += 1
                 done += 1
 
 
-@njit(types.void(BYTES, _INT32S, READ_INT64S, INT64S, types.int64, READ_INT64S), cache=True)
+@njit(types.void(BYTES, _INT32S, READ_INT64S, INT64S, types.int64, READ_INT64S), cache=True, nogil=True)
 def release(
     arena: UInt8s, free_slots: Int32s, slot_at: Int64s, state: Int64s, stride: int, slots: Int64s
 ) -> None:
@@ -117,7 +136,7 @@ def release(
         free_slots[len(free_slots) - 1 - state[ROWS]] = np.int32(slot)
 
 
-@njit(types.void(BYTES, INT64S, INT64S), cache=True)
+@njit(types.void(BYTES, INT64S, INT64S), cache=True, nogil=True)
 def close_gaps(arena: UInt8s, slot_at: Int64s, state: Int64s) -> None:
     """Move rows of open length together, so that the space of those gone is at the end of the arena."""
     words = arena.view(np.int64)
@@ -136,7 +155,7 @@ def close_gaps(arena: UInt8s, slot_at: Int64s, state: Int64s) -> None:
     state[DEAD_BYTES] = 0
 
 
-@njit(types.int64(_READ_INT32S, READ_INT64S, types.int64, types.int64, INT64S), cache=True)
+@njit(types.int64(_READ_INT32S, READ_INT64S, types.int64, types.int64, INT64S), cache=True, nogil=True)
 def choose(count: Int32s, since: Int64s, oldest: int, densest: int, chosen: Int64s) -> np.int64:
     """How many regions were chosen: those that wait longest, then of the others those with most rows.
 

@@ -8,8 +8,9 @@ from tidemill.join.parts import waiting_kernels as kernels
 from tidemill.join.parts.kernels import Int64s
 from tidemill.master.rows import RowLayout, UInt8s
 
-_SLOT_BYTES = 8 + 4 + 4
-_OPEN_SLOT_BYTES = _SLOT_BYTES + 8
+_CODE_BYTES = 8
+_SLOT_BYTES = 4 + 4
+_OPEN_SLOT_BYTES = _SLOT_BYTES + _CODE_BYTES + 8
 REGION_BYTES = 4 + 4 + 8
 
 
@@ -28,20 +29,33 @@ class WaitingRoom:
         layout: Of stream rows.
         regions: Number of regions.
         row_bytes: Expected size of a row, where that is open.
+        code_column: The column of 64 bits that is the code itself, if there is one: in rows of fixed length it is then
+            not kept a second time.
     """
 
-    def __init__(self, size_bytes: int, layout: RowLayout, regions: int, row_bytes: int) -> None:
+    def __init__(
+        self, size_bytes: int, layout: RowLayout, regions: int, row_bytes: int, code_column: str | None = None
+    ) -> None:
         self.layout = layout
         self._stride = layout.least_row_bytes if layout.last_open_offset < 0 else 0
+        has_code = bool(self._stride) and code_column is not None
+        self._slot_bytes = _SLOT_BYTES + (0 if has_code else _CODE_BYTES)
         if self._stride:
-            self.most_rows = max(1, size_bytes // (self._stride + _SLOT_BYTES))
+            self.most_rows = max(1, size_bytes // (self._stride + self._slot_bytes))
             arena_bytes = self.most_rows * self._stride
         else:
             each = max(row_bytes, layout.least_row_bytes) + kernels.HEADER_BYTES + _OPEN_SLOT_BYTES
             self.most_rows = max(1, size_bytes // each)
             arena_bytes = size_bytes - self.most_rows * _OPEN_SLOT_BYTES
         self.rows: UInt8s = np.zeros(max(0, arena_bytes) // 8, dtype=np.uint64).view(np.uint8)
-        self._code = np.zeros(self.most_rows, dtype=np.int64)
+        # Word of the first code, and words from one to the next.
+        self._code_at = (0, 1)
+        if has_code and code_column is not None:
+            offset = layout.slots[layout.schema.names.index(code_column)].offset
+            self._code_at = (offset >> 3, self._stride >> 3)
+            self._code = self.rows.view(np.int64)
+        else:
+            self._code = np.zeros(self.most_rows, dtype=np.int64)
         self._next = np.zeros(self.most_rows, dtype=np.int32)
         self._free = np.arange(self.most_rows - 1, -1, -1, dtype=np.int32)
         self._at = np.zeros(0 if self._stride else self.most_rows, dtype=np.int64)
@@ -61,7 +75,7 @@ class WaitingRoom:
     @property
     def bytes_held(self) -> int:
         if self._stride:
-            return self.waiting_rows * (self._stride + _SLOT_BYTES)
+            return self.waiting_rows * (self._stride + self._slot_bytes)
         return int(self._state[kernels.END]) + self.waiting_rows * _OPEN_SLOT_BYTES
 
     def fits(self, rows: int, row_bytes: int) -> bool:
@@ -80,7 +94,7 @@ class WaitingRoom:
         if not self._stride and self._state[kernels.END] + needed > len(self.rows):
             kernels.close_gaps(self.rows, self._at, self._state)
         room = (self.rows, self._code, self._next, self._free, self._at, self._head, self.count, self.since)
-        kernels.push(*room, self._state, self._stride, codes, regions, rows, at)
+        kernels.push(*room, self._state, self._stride, self._code_at[1] == 1, codes, regions, rows, at)
 
     @property
     def next_slot(self) -> int:
@@ -95,14 +109,16 @@ class WaitingRoom:
     def pop(self, regions: Int64s) -> tuple[Int64s, Int64s]:
         """Slots and codes of the rows that wait for regions, region after region; slots stay until `release`."""
         slots, codes = np.empty((2, int(self.count[regions].sum())), dtype=np.int64)
-        kernels.pop(self._head, self.count, self._next, self._code, regions, slots, codes)
+        lists = (self._head, self.count, self._next, self._code, *self._code_at)
+        kernels.pop(*lists, regions, slots, codes)
         return slots, codes
 
     def release(self, slots: Int64s) -> None:
         kernels.release(self.rows, self._free, self._at, self._state, self._stride, slots)
 
     def codes(self, slots: Int64s) -> Int64s:
-        return self._code[slots]
+        first, step = self._code_at
+        return self._code[slots * step + first]
 
     def places(self, slots: Int64s) -> Int64s:
         """Where the rows begin in `rows`; good until the next `push`."""
@@ -118,7 +134,7 @@ class WaitingRoom:
     def waiting_slots(self) -> Int64s:
         """Slots of all rows on the lists of regions, which stay there."""
         slots, codes = np.empty((2, int(self.count.sum())), dtype=np.int64)
-        lists = (self._head.copy(), self.count.copy(), self._next, self._code)
+        lists = (self._head.copy(), self.count.copy(), self._next, self._code, *self._code_at)
         kernels.pop(*lists, np.flatnonzero(self.count), slots, codes)
         return slots
 
