@@ -28,22 +28,20 @@ def tasks_at_a_time(context: SparkContext) -> int:
 
 def tasks_of_a_host(context: SparkContext) -> int:
     """Of the host with most executors, at a time; executors are taken to be alike, as Spark asks for them."""
-    hosts = _hosts(context)
+    executors = _executors_of_hosts(context)
     tasks = tasks_at_a_time(context)
-    if not hosts:  # local Spark, or no executor yet: what there is may come to one host
+    if not executors:  # local Spark, or no executor yet: what there is may come to one host
         return tasks
-    return math.ceil(tasks * max(Counter(hosts).values()) / len(hosts))
+    return math.ceil(tasks * max(executors.values()) / executors.total())
 
 
-def _hosts(context: SparkContext) -> list[str]:
-    """Of each executor; the driver is none."""
-    spark = _scala(context)
-    keys = spark.getExecutorMemoryStatus().keys().iterator()
-    found = []
-    while keys.hasNext():
-        found.append(str(keys.next()))
-    driver = f"{spark.env().blockManager().blockManagerId().host()}:{spark.env().blockManager().blockManagerId().port()}"
-    return [address.rpartition(":")[0] for address in found if address != driver]
+def _executors_of_hosts(context: SparkContext) -> Counter[str]:
+    addresses = _scala(context).getExecutorMemoryStatus().keys().iterator()
+    found: Counter[str] = Counter()
+    while addresses.hasNext():
+        found[str(addresses.next()).rpartition(":")[0]] += 1
+    found[context.getConf().get("spark.driver.host") or ""] -= 1  # the driver is among them and runs no task
+    return +found
 
 
 def _scala(context: SparkContext) -> Any:
