@@ -21,6 +21,7 @@ KEYS = 2_000
 CLASSES = 50
 """Change n touches each key of class n % 50."""
 CHANGES_PER_S = 10
+MEMORY_BYTES = 16_000_000
 CHANGES_BETWEEN_EXPIRES = 5
 AFTER_OUTPUT = "after_output"
 """Point at which the driver can be told to die: the rows of a batch are written, Spark has not noted it as done."""
@@ -77,7 +78,7 @@ def run_query(folder: Path, run: str) -> None:
         stream.parquet(str(folder / "in")).repartition(2),
         tm.MasterData.open(folder / "store"),
         on="key",
-        memory="16 MB",
+        memory=MEMORY_BYTES,
         hot_rows=folder / "hot",
     )
 

@@ -24,7 +24,7 @@ from tidemill.master.layout import versions_on_disk
 from tidemill.testing.zipf import Zipf
 
 from . import enrich_query
-from .enrich_query import AFTER_OUTPUT, KEYS, values_after
+from .enrich_query import AFTER_OUTPUT, KEYS, MEMORY_BYTES, values_after
 
 pytestmark = pytest.mark.timeout(280)
 PROGRAM = Path(enrich_query.__file__)
@@ -173,6 +173,11 @@ def test_the_master_data_had_changed_before_a_batch_was_run_again(trial: Trial) 
     assert (
         trial.changes_in(max(claims.values())) > seconds
     )  # ten a second are asked for, a busy machine makes fewer
+
+
+def test_what_the_workers_share_does_not_grow_with_the_versions(trial: Trial) -> None:
+    files = [file for file in (trial.folder / "hot").iterdir() if file.is_file()]
+    assert sum(file.stat().st_size for file in files) <= MEMORY_BYTES, sorted(file.name for file in files)
 
 
 def test_every_row_met_the_version_that_its_batch_claimed(trial: Trial) -> None:
