@@ -16,7 +16,6 @@ def run(folder: Path) -> None:
         SparkSession.builder.remote("local[2]")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.connect.grpc.binding.port", "0")
         .config("spark.ui.enabled", "false")
         .config("spark.local.dir", str(folder / "scratch"))
         .getOrCreate()

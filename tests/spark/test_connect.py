@@ -38,7 +38,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(place: Path) -> dict[str, Any]:
     """What a process that has no other session found. The two kinds of session do not live in one."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    # Spark's own word for "any free port": else two runs of the tests at a time would meet on the same one.
+    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1"}
     command = [sys.executable, str(PROGRAM), str(place)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert ran.returncode == 0, ran.stderr[-3000:]

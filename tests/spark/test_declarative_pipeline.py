@@ -31,12 +31,13 @@ def run_pipeline(project: Path, data: Path) -> None:
         "JAVA_HOME": str(use_java().home),
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_TESTING": "1",  # any free port for the server
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join([str(Path(tm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
         "TIDEMILL_EXAMPLE_DATA": str(data),
     }
-    settings = ["spark.driver.host=127.0.0.1", "spark.ui.enabled=false", "spark.connect.grpc.binding.port=0"]
+    settings = ["spark.driver.host=127.0.0.1", "spark.ui.enabled=false"]
     options = [word for setting in settings for word in ("--conf", setting)]
     command = [str(home / "bin" / "spark-pipelines"), "run", "--remote", "local[2]", *options]
     ran = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
