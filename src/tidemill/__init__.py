@@ -7,7 +7,9 @@ if TYPE_CHECKING:
     from tidemill.master import MasterData
     from tidemill.spark.enrich import enrich
     from tidemill.spark.feeds import apply_changes
+    from tidemill.spark.late import split_fates
     from tidemill.spark.lookup import Lookup
+    from tidemill.spark.parking import Parking, with_parked
 
 __version__ = "0.1.0"
 
@@ -15,8 +17,11 @@ _HOMES = {
     "Lookup": "tidemill.spark.lookup",
     "MasterData": "tidemill.master",
     "TidemillError": "tidemill.core.errors",
+    "Parking": "tidemill.spark.parking",
     "apply_changes": "tidemill.spark.feeds",
     "enrich": "tidemill.spark.enrich",
+    "split_fates": "tidemill.spark.late",
+    "with_parked": "tidemill.spark.parking",
 }
 
 
@@ -29,4 +34,14 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
-__all__ = ["Lookup", "MasterData", "TidemillError", "__version__", "apply_changes", "enrich"]
+__all__ = [
+    "Lookup",
+    "MasterData",
+    "Parking",
+    "TidemillError",
+    "__version__",
+    "apply_changes",
+    "enrich",
+    "split_fates",
+    "with_parked",
+]

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark import SparkContext
@@ -21,7 +22,9 @@ from tidemill.master import MasterData
 from tidemill.spark.columns import METRICS_COLUMN
 from tidemill.spark.executors import context_of, tasks_at_a_time, tasks_of_a_host
 from tidemill.spark.host import HostedJoins
+from tidemill.spark.late import MATCHED_COLUMN, Late, check_late, late_output
 from tidemill.spark.lookup import HostedLookup, Lookup, On, planned
+from tidemill.spark.parking import Parking
 from tidemill.spark.refresh import Refresh
 from tidemill.spark.worker_join import check_budget
 
@@ -43,6 +46,8 @@ def enrich(
     matched_as: str | None = None,
     as_of: str | None = None,
     condition: Condition | None = None,
+    late: Late = "emit",
+    parking: Parking | None = None,
     refresh: str = "batch",
     schema: StructType | None = None,
     tasks: int | None = None,
@@ -68,6 +73,9 @@ def enrich(
         matched_as: With how="left", a boolean column that is true where a master row matched.
         as_of: Time column of the rows: each meets the version of its master row that was valid then.
         condition: In place of equal keys, such as `Between`; for joins that scan.
+        late: What becomes of rows without a master row, with how="left": "emit" lets them leave with NULLs, "reject" and
+            "park" tell their fate in a column `_fate` (docs/late-rows.md).
+        parking: With late="park": where rows wait for their master row, and for how long.
         refresh: When a streaming query goes over to newer master data: "batch", "30 s" and the like, or "never".
         schema: Of the rows, where they may not be asked for it, as in a declarative pipeline.
         tasks: Deal the rows out to so many tasks, for a source with fewer partitions than cores. When left out, the
@@ -75,6 +83,10 @@ def enrich(
         metrics: Adds `_metrics`, a text column with what the join did (JSON, in one row a task).
         hot_rows: Folder for the hot rows that workers share; a folder of the system's when left out.
     """
+    if late != "emit" or parking is not None:
+        return _with_fates(rows, master, on, late, parking, how=how, matched_as=matched_as, columns=columns, prefix=prefix,
+            memory=memory, algorithm=algorithm, as_of=as_of, condition=condition, refresh=refresh, tasks=tasks,
+            metrics=metrics, hot_rows=hot_rows)  # fmt: skip
     if isinstance(master, MasterData):
         lookups = [
             Lookup(
@@ -99,6 +111,31 @@ def enrich(
     output = _output_schema(hosted.output_schema, metrics=metrics)
     with _own_pool(context):
         return _dealt(rows, context, tasks, schema).mapInArrow(hosted.run_task, output)
+
+
+def _with_fates(
+    rows: DataFrame,
+    master: MasterData | Sequence[Lookup],
+    on: On | None,
+    late: Late,
+    parking: Parking | None,
+    *,
+    how: How,
+    matched_as: str | None,
+    **wishes: Any,
+) -> DataFrame:
+    """The rows joined, each with its fate."""
+    if not isinstance(master, MasterData) or on is None:
+        raise SpecError(
+            f"late={late!r} with several masters or without a key",
+            code="late_of_several",
+            next_move="enrich with one master after the other, each with its own late=",
+        )
+    key = on if isinstance(on, str) else list(on)  # of a mapping, the columns of the rows
+    check_late(late, how, parking, on=key, master=master, is_streaming=rows.isStreaming)
+    marked = matched_as or MATCHED_COLUMN
+    joined = enrich(rows, master, on=on, how=how, matched_as=marked, **wishes)
+    return late_output(joined, on=key, matched_as=marked, late=late, parking=parking)
 
 
 def _planned(
