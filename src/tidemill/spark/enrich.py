@@ -20,6 +20,7 @@ from tidemill.join.conditions import Condition
 from tidemill.join.output import Columns, How
 from tidemill.master import MasterData
 from tidemill.spark.columns import METRICS_COLUMN
+from tidemill.spark.executors import context_of, tasks_at_a_time, tasks_of_a_host
 from tidemill.spark.host import HostedJoins
 from tidemill.spark.late import MATCHED_COLUMN, Late, check_late, late_output
 from tidemill.spark.lookup import HostedLookup, Lookup, On, planned
@@ -96,7 +97,7 @@ def enrich(
     else:
         lookups = list(master)
         _refuse_beside_lookups(on=on, columns=columns, prefix=prefix, matched_as=matched_as, as_of=as_of)
-    context = SparkContext._active_spark_context  # noqa: SLF001 - the public call would start one
+    context = context_of(rows)
     row_schema = schema or rows.schema
     hosted = HostedJoins(
         token=uuid.uuid4().hex,
@@ -173,7 +174,7 @@ def _dealt(
     if tasks is not None:
         return rows.repartition(tasks)
     # Two tasks on one core would read the same pages one after the other.
-    return rows if context is None else rows.coalesce(int(context.defaultParallelism))
+    return rows if context is None else rows.coalesce(tasks_at_a_time(context))
 
 
 def _own_temporary_folder() -> Path:
@@ -207,7 +208,7 @@ def _workers(context: SparkContext | None) -> int:
     """Processes of a host that may hold the join at a time."""
     if context is None:  # Spark Connect: neither the cores nor the pool are ours to know
         return _PYTHON_FUNCTIONS_OF_A_STAGE * (os.cpu_count() or 1)
-    return int(context.defaultParallelism)
+    return tasks_of_a_host(context)
 
 
 @contextmanager

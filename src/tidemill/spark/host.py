@@ -52,6 +52,7 @@ class HostedJoins:
                     in_use.enter_context(join.hot_rows_in_use())
                     rows = _joined(join, rows, total)
                 for output in rows:
+                    die_if_told("with_hot_rows")
                     if held is not None:
                         yield self._labelled(held, None)
                     held = output
@@ -119,6 +120,7 @@ def _open(hosted: HostedJoins) -> list[WorkerJoin]:
         else claim_version(lookup.master_path, query_id, batch_id, lookup.refresh)
         for lookup in hosted.lookups
     )
+    die_if_told("after_claim")
     key = (hosted.token, versions)
     if key not in _open_joins:
         _open_joins.clear()  # a worker serves one version at a time: two would need two budgets

@@ -1,6 +1,5 @@
 """One open join of a Python worker, with its share of the host's memory and the hot rows that all workers share."""
 
-import hashlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from tidemill.join.tide import TideJoin
 from tidemill.join.tide_sizes import TideSizes
 from tidemill.master import MasterData
 from tidemill.master.board import Board
+from tidemill.spark.hot_folder import board_file, forget_unused, hot_file, mark_used
 from tidemill.spark.lookup import HostedLookup
 from tidemill.spark.memory_sample import note_baseline
 
@@ -105,16 +105,19 @@ class WorkerJoin:
         )
         budget = MemoryBudget(join_bytes(lookup.memory_bytes, workers))
         self._hot: SharedRowCache | None = None
+        self._files: tuple[Path, ...] = ()
         self.join: SemiStreamJoin
         if lookup.algorithm == TideJoin.name:
             shares = HostShares.of(self._master, lookup.plan, lookup.memory_bytes, workers)
             row_bytes = max(self._master.row_bytes, self._master.layout.least_row_bytes)
             setting = f"{owner} {self._master.schema} {shares.hot_bytes} {lookup.master_path}"
-            file = folder / f"{hashlib.sha256(setting.encode()).hexdigest()[:16]}.hot"
+            file = hot_file(folder, setting)
             self._hot = SharedRowCache(file, shares.hot_bytes, row_bytes, self._master.layout, setting)
-            name = f"{identity_number(f'{owner} {self._master.identity} {shares}'):014x}.board"
             longest = shares.worker.region_pages * self._master.longest_page_bytes
-            board = Board(folder / name, shares.board_bytes, longest) if workers > 1 else None
+            posted = board_file(folder, setting, f"{self._master.identity} {shares}")
+            board = Board(posted, shares.board_bytes, longest) if workers > 1 else None
+            self._files = (file, posted)
+            forget_unused(folder)
             self.join = TideJoin(
                 self._master, lookup.plan, budget, sizes=shares.worker, hot=self._hot, board=board
             )
@@ -129,6 +132,7 @@ class WorkerJoin:
         if self._hot is None:
             yield
             return
+        mark_used(*self._files)
         identity = identity_number(self._master.identity)
         with self._hot.used_for(self._master.version, identity, self._changed_codes) as is_mine:
             if not is_mine:
@@ -136,6 +140,7 @@ class WorkerJoin:
                     "the hot rows of this join are in use for another version of its master data",
                     code="hot_rows_in_use",
                     next_move="run the task again; two queries on one master need folders of their own (hot_rows=)",
+                    retryable=True,
                 )
             yield
 

@@ -1,0 +1,68 @@
+"""Runs one stream through `tm.enrich` and prints what its workers held and did; started by the test beside it."""
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+from pyspark.sql import DataFrame
+
+import tidemill as tm
+from tidemill.spark.memory_sample import MemorySampler
+from tidemill.spark.session import start_session
+
+CORES = 2
+_SECONDS_BETWEEN_SAMPLES = 0.02
+
+
+def measure(folder: Path, stream: str, memory_bytes: int) -> dict[str, object]:
+    spark = start_session("memory", cores=CORES, scratch=folder / f"{stream}-scratch", low_latency=True)
+    rows = spark.readStream.schema("id bigint, key bigint").option("maxFilesPerTrigger", 1)
+    hot_rows = folder / f"{stream}-hot"
+    enriched = tm.enrich(
+        rows.parquet(str(folder / stream)), tm.MasterData.open(folder / "store"), on="key", memory=memory_bytes,
+        tasks=CORES, metrics=True, hot_rows=hot_rows,
+    )  # fmt: skip
+    told: list[list[dict[str, float]]] = []
+    counted: list[tuple[int, int]] = []
+
+    def keep(batch: DataFrame, _: int) -> None:
+        # Every column is computed, none comes to this process: its memory is not on trial, its cores are.
+        seen = batch.selectExpr("_metrics", "name IS NOT NULL AS known", "measure_7 + length(name) AS sum")
+        whole = seen.selectExpr(
+            "count(*) AS rows", "count(sum) AS known", "collect_list(_metrics) AS told"
+        ).first()
+        assert whole is not None
+        told.append([json.loads(text) for text in whole["told"]])
+        counted.append((whole["rows"], whole["known"]))
+
+    sampler, ended = MemorySampler(hot_rows), threading.Event()
+
+    def sample() -> None:
+        while not ended.wait(_SECONDS_BETWEEN_SAMPLES):
+            sampler.sample()
+
+    watching = threading.Thread(target=sample, daemon=True)
+    watching.start()
+    writing = enriched.writeStream.foreachBatch(keep).option(
+        "checkpointLocation", str(folder / f"{stream}-cp")
+    )
+    writing.trigger(availableNow=True).start().awaitTermination()
+    ended.set()
+    watching.join()
+    workers = [psutil.Process(int(note.name)) for note in (hot_rows / "workers").glob("[0-9]*")]
+    cpu_seconds = [sum(worker.cpu_times()[:2]) for worker in workers]
+    spark.stop()
+    return {
+        "peak_bytes": sampler.peak_bytes,
+        "rows": sum(rows for rows, _ in counted),
+        "known": sum(known for _, known in counted),
+        "rows_of_tasks": [[task["rows_in"] for task in batch] for batch in told],
+        "hot_hits": sum(task["hot_hits"] for batch in told for task in batch),
+        "cpu_seconds": cpu_seconds,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))))

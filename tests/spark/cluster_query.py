@@ -1,0 +1,69 @@
+"""Runs one enrichment on the cluster named and prints what it saw; started by the test beside it."""
+
+import json
+import os
+import shutil
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+import tidemill as tm
+from tidemill.spark.executors import tasks_at_a_time, tasks_of_a_host
+from tidemill.spark.session import start_session
+
+EXECUTORS = 2
+
+
+def wait_for_executors(spark: SparkSession) -> None:
+    until = time.monotonic() + 120
+    while tasks_at_a_time(spark.sparkContext) < EXECUTORS:
+        assert time.monotonic() < until, "the executors did not come"
+        time.sleep(0.1)
+
+
+def run(cluster: str, folder: Path, name: str) -> None:
+    settings = {"spark.master": cluster, "spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "2"}
+    spark = start_session("cluster", cores=2, scratch=folder / "scratch", low_latency=True, extra=settings)
+    wait_for_executors(spark)
+    rows = spark.readStream.schema("id bigint, key bigint").option("maxFilesPerTrigger", 1)
+    enriched = tm.enrich(
+        rows.parquet(str(folder / "in")), tm.MasterData.open(folder / "store"), on="key", memory="16 MB", tasks=2,
+        metrics=True, hot_rows=folder / f"hot-{name}",
+    )  # fmt: skip
+    found: list[pa.Table] = []
+    told: list[list[dict[str, float]]] = []
+
+    def keep(batch: DataFrame, _: int) -> None:
+        table = batch.toArrow()
+        told.append([json.loads(text) for text in table["_metrics"].drop_null().to_pylist()])
+        found.append(table.drop_columns(["_metrics"]))
+
+    writing = enriched.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / f"cp-{name}"))
+    writing.trigger(availableNow=True).start().awaitTermination()
+    pq.write_table(pa.concat_tables(found).sort_by("id"), folder / f"{name}.parquet")
+    context = spark.sparkContext
+    answer = {"tasks": tasks_at_a_time(context), "of_a_host": tasks_of_a_host(context), "told": told}
+    application = context.applicationId
+    spark.stop()
+    (folder / f"{name}.json").write_text(json.dumps(answer))
+    if cluster.startswith("local-cluster"):
+        forget_work(application)
+
+
+def forget_work(application: str) -> None:
+    """Remove what the workers of a local cluster left beside Spark's own files; there is no setting for the place."""
+    import pyspark
+
+    work = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "work"
+    shutil.rmtree(work / application, ignore_errors=True)
+    with suppress(OSError):
+        work.rmdir()
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
