@@ -6,17 +6,23 @@ if TYPE_CHECKING:
     from tidemill.core.errors import TidemillError
     from tidemill.master import MasterData
     from tidemill.spark.enrich import enrich
+    from tidemill.spark.explain import explain
     from tidemill.spark.feeds import apply_changes
     from tidemill.spark.lookup import Lookup
+    from tidemill.spark.watch import watch
+    from tidemill.spark.watch_alarms import Limits
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Limits": "tidemill.spark.watch_alarms",
     "Lookup": "tidemill.spark.lookup",
     "MasterData": "tidemill.master",
     "TidemillError": "tidemill.core.errors",
     "apply_changes": "tidemill.spark.feeds",
     "enrich": "tidemill.spark.enrich",
+    "explain": "tidemill.spark.explain",
+    "watch": "tidemill.spark.watch",
 }
 
 
@@ -29,4 +35,14 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
-__all__ = ["Lookup", "MasterData", "TidemillError", "__version__", "apply_changes", "enrich"]
+__all__ = [
+    "Limits",
+    "Lookup",
+    "MasterData",
+    "TidemillError",
+    "__version__",
+    "apply_changes",
+    "enrich",
+    "explain",
+    "watch",
+]
