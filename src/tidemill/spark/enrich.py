@@ -27,6 +27,8 @@ from tidemill.spark.refresh import Refresh
 from tidemill.spark.worker_join import check_budget
 
 _POOL_VARIABLE = "TIDEMILL_JOIN"
+_EVEN_SHARE = 0.1
+"""Of the memory of several lookups, dealt out evenly: beside a big table a small one would have too little to work."""
 _PYTHON_FUNCTIONS_OF_A_STAGE = 3
 """Where the join shares its pool of workers: source, join and sink run in workers of their own at a time."""
 
@@ -74,7 +76,7 @@ def enrich(
         tasks: Deal the rows out to so many tasks, for a source with fewer partitions than cores. When left out, the
             partitions are taken as they are, at most one a core: a read serves all rows of a task.
         observe_as: Name under which Spark's progress events say what the join did (`tm.watch` reads them); "auto" makes
-            one for a stream. For a batch DataFrame an `Observation`. None spares 2 % of the CPU time.
+            one for a stream. For a batch DataFrame an `Observation`. None spares 55 ns of CPU time a row.
         hot_rows: Folder for the hot rows that workers share; a folder of the system's when left out.
     """
     lookups = as_lookups(
@@ -126,14 +128,14 @@ def _observation(
 def plan_lookups(
     lookups: list[Lookup], rows: StructType, algorithm: str, refresh: Refresh, memory_bytes: int
 ) -> tuple[HostedLookup, ...]:
-    """Each lookup on the output of the one before it, with memory in proportion to the bytes of its master rows."""
+    """Each lookup on the output of the one before it, with memory by the bytes of its master rows."""
     if not lookups:
         raise SpecError("there is nothing to enrich with", code="no_master", next_move="give a master store")
     arrow_rows = to_arrow_schema(rows, timezone="UTC")
     sizes = [max(1, lookup.master.rows * lookup.master.row_bytes) for lookup in lookups]
     chain: list[HostedLookup] = []
     for lookup, size in zip(lookups, sizes, strict=True):
-        share = memory_bytes * size // sum(sizes)
+        share = int(memory_bytes * (_EVEN_SHARE / len(sizes) + (1 - _EVEN_SHARE) * size / sum(sizes)))
         told = planned(lookup, arrow_rows, algorithm=algorithm, refresh=refresh, memory_bytes=share)
         arrow_rows = told.output_schema
         chain.append(told)

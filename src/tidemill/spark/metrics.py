@@ -1,7 +1,7 @@
 """What the joins of a task did, told in one row behind its rows; Spark's `observe` collects it and the row goes.
 
-The row travels with the task's result, so a task that is retried tells once. One aggregate sees every row: eight cost
-85 ns of CPU a row, one costs 5.
+The row travels with the task's result, so a task that is retried tells once. One aggregate sees every row: nine cost
+87 ns of CPU time a row, one costs 5, the column and its drop 50.
 """
 
 import json
