@@ -80,7 +80,7 @@ def test_tasks_without_output_count_for_each_lookup(
     none = tm.enrich(
         sales(spark, 5000, 5030), lookups, memory="32 MB", observe_as=observation, hot_rows=tmp_path
     )
-    assert [field.nullable for field in none.schema] == [False, False, False, True, False]
+    assert [field.nullable for field in none.schema] == [False, True, True, True, False]
     assert none.collect() == []
     first, second = lookups_of(observation.get)
     assert (first.rows_in, first.unmatched, second.rows_in) == (30, 30, 0)

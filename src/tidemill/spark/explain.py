@@ -180,7 +180,7 @@ def _why(lookup: Lookup, wish: str) -> str:
         return "a condition other than equal keys: rows meet every page of one scan after the other"
     return (
         "most rows meet a hot row in memory, the others wait until one read serves all that need a page; "
-        "fastest in every measured mix of skew and memory"
+        "the default until cost models choose"
     )
 
 
