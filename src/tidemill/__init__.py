@@ -6,21 +6,27 @@ if TYPE_CHECKING:
     from tidemill.core.errors import TidemillError
     from tidemill.master import MasterData
     from tidemill.spark.enrich import enrich
+    from tidemill.spark.explain import explain
     from tidemill.spark.feeds import apply_changes
     from tidemill.spark.late import split_fates
     from tidemill.spark.lookup import Lookup
     from tidemill.spark.parking import Parking, with_parked
+    from tidemill.spark.watch import watch
+    from tidemill.spark.watch_alarms import Limits
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Limits": "tidemill.spark.watch_alarms",
     "Lookup": "tidemill.spark.lookup",
     "MasterData": "tidemill.master",
-    "TidemillError": "tidemill.core.errors",
     "Parking": "tidemill.spark.parking",
+    "TidemillError": "tidemill.core.errors",
     "apply_changes": "tidemill.spark.feeds",
     "enrich": "tidemill.spark.enrich",
+    "explain": "tidemill.spark.explain",
     "split_fates": "tidemill.spark.late",
+    "watch": "tidemill.spark.watch",
     "with_parked": "tidemill.spark.parking",
 }
 
@@ -35,6 +41,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Limits",
     "Lookup",
     "MasterData",
     "Parking",
@@ -42,6 +49,8 @@ __all__ = [
     "__version__",
     "apply_changes",
     "enrich",
+    "explain",
     "split_fates",
+    "watch",
     "with_parked",
 ]

@@ -89,3 +89,14 @@ def test_kernels_are_absent_compiled_or_stale(tmp_path: Path, monkeypatch):
     later = time.time() + 60
     os.utime(source, (later, later))
     assert "1 of 1" in checks.kernels(tmp_path).finding
+
+
+def test_settings_that_a_file_of_sparks_lacks_are_named(tmp_path: Path):
+    assert checks.session_settings(tmp_path).status == "OK"
+    file = tmp_path / "spark-defaults.conf"
+    file.write_text("# ours\nspark.sql.adaptive.enabled false\nspark.master=local[4]\n")
+    found = checks.session_settings(tmp_path)
+    assert found.status == "WARN"
+    assert "spark.sql.adaptive.enabled" not in found.finding
+    assert "280,000 -> 570,000" in found.finding
+    assert '"spark.master local[4,4]"' in found.fix

@@ -148,6 +148,32 @@ def open_files() -> Check:
     return Check("open files", "WARN", finding, f"ulimit -n {NEEDED_OPEN_FILES} (hard limit {hard})")
 
 
+def session_settings(folder: Path | None = None) -> Check:
+    """What sessions of the user's own lack, as far as files tell; `tm.explain` asks the session itself."""
+    from tidemill.spark.explain_settings import missing_settings
+
+    folder = folder or _spark_settings_folder()
+    file = folder / "spark-defaults.conf" if folder is not None else None
+    if file is None or not file.is_file():
+        return Check(
+            "settings", "OK", "Tidemill's sessions have them; tm.explain tells what one of your own lacks"
+        )
+    lines = (line.split(maxsplit=1) for line in file.read_text().replace("=", " ").splitlines())
+    given = {line[0]: line[1].strip() for line in lines if len(line) == 2 and not line[0].startswith("#")}
+    missing = list(missing_settings(given.get))
+    if not missing:
+        return Check("settings", "OK", f"{file} has those that matter")
+    told = "; ".join(f"{found.key} ({found.effect})" for found in missing)
+    fix = "add " + ", ".join(f'"{found.key} {found.wanted}"' for found in missing)
+    return Check("settings", "WARN", f"{file} lacks {told}", fix)
+
+
+def _spark_settings_folder() -> Path | None:
+    if os.environ.get("SPARK_CONF_DIR"):
+        return Path(os.environ["SPARK_CONF_DIR"])
+    return Path(os.environ["SPARK_HOME"], "conf") if os.environ.get("SPARK_HOME") else None
+
+
 def kernels(package: Path = Path(__file__).parents[1]) -> Check:
     """Whether the join kernels lie compiled on disk, newer than their sources."""
     folder = os.environ.get("NUMBA_CACHE_DIR")
@@ -201,6 +227,7 @@ def all_checks(data: Path, *, deep: bool) -> Iterator[Check]:
     yield shared_memory()
     yield open_files()
     yield kernels()
+    yield session_settings()
     if deep:
         yield spark()
 

@@ -45,7 +45,8 @@ class Monitor:
         self._batches_read = 0
         self._days: dict[float, dict[str, Any]] = {}
         self.counts: dict[str, int] = {}
-        self.metrics: dict[str, float] = {}
+        self.hot_hits = 0
+        self.disk_matches = 0
         self.last_batch: dict[str, Any] = {}
         self.batches = 0
         self.memory = MemorySampler(places.hot_rows)
@@ -88,8 +89,8 @@ class Monitor:
     @property
     def hot_share(self) -> float:
         """Share of matched rows that met their master row in memory."""
-        matched = self.metrics.get("hot_hits", 0) + self.metrics.get("disk_matches", 0)
-        return self.metrics.get("hot_hits", 0) / matched if matched else 0.0
+        matched = self.hot_hits + self.disk_matches
+        return self.hot_hits / matched if matched else 0.0
 
     @property
     def loaded_entries(self) -> int:
@@ -126,11 +127,15 @@ class Monitor:
                 self._add(json.loads(line))
 
     def _add(self, batch: dict[str, Any]) -> None:
+        if "lookups" in batch:  # of the watch, which hears of a batch after it was delivered
+            for lookup in batch["lookups"]:
+                self.hot_hits += lookup["hot_hits"]
+                self.disk_matches += lookup["disk_matches"]
+            return
         if batch["end_entry"] <= self.loaded_entries:
             return  # a repeat after a restart: counted when it was delivered
-        for into, more in ((self.counts, batch["counts"]), (self.metrics, batch["metrics"])):
-            for name, value in more.items():
-                into[name] = into.get(name, 0) + value
+        for name, value in batch["counts"].items():
+            self.counts[name] = self.counts.get(name, 0) + value
         self.last_batch = batch
         self.batches += 1
 

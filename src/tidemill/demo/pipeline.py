@@ -27,10 +27,12 @@ from tidemill.spark.checkpoint import open_pipeline
 from tidemill.spark.columns import COMMITTED_COLUMN, ENTRY_COLUMN
 from tidemill.spark.enrich import enrich
 from tidemill.spark.lookup import Lookup, planned
+from tidemill.spark.metrics_records import BatchMetrics
 from tidemill.spark.refresh import Refresh
 from tidemill.spark.session import start_session
 from tidemill.spark.sinks import BatchReport, deliver, tables_of
 from tidemill.spark.sources import read_log
+from tidemill.spark.watch import watch
 from tidemill.spark.worker_join import check_budget
 from tidemill.staging.retention import mark_consumed
 
@@ -107,7 +109,6 @@ def shop_flow(sales: DataFrame, products: MasterData, memory: str, hot_rows: Pat
         columns=PRODUCT_COLUMNS,
         memory=memory,
         matched_as="_matched",
-        metrics=True,
         hot_rows=hot_rows,
     )
     known = reject(enriched, {UNMATCHED: ~col("_matched")})
@@ -157,6 +158,10 @@ def run(places: Places, memory: str, stopping: threading.Event) -> None:
                 # Up to its start, not its end: Spark may run the last batch again.
                 mark_consumed(places.log, report.start_entry)
 
+        def note_lookups(batch: BatchMetrics) -> None:
+            lines.write((json.dumps(batch.as_dict()) + "\n").encode())
+
+        watch(spark, on_batch=note_lookups)
         query = deliver(rows, BRANCHES, client=client, resumed=resumed, count=count_fates, on_batch=note)
         write_atomically(places.driver_ready, json.dumps({"pid": os.getpid()}).encode())
         while query.isActive and not stopping.is_set():

@@ -4,10 +4,9 @@ Spark gives a partition to any worker, ends idle workers after a minute and kill
 needed for right results: hot rows lie in files that every worker maps, waiting rows never outlive their task.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,10 +14,9 @@ from pyspark import TaskContext
 
 from tidemill.core.errors import InternalError
 from tidemill.join.drive import drive
-from tidemill.join.protocol import StepReport
-from tidemill.spark.columns import METRICS_COLUMN
 from tidemill.spark.failpoint import die_if_told
 from tidemill.spark.lookup import HostedLookup
+from tidemill.spark.metrics import LookupTotals, telling_row, with_metrics_column
 from tidemill.spark.version_pin import claim_version
 from tidemill.spark.worker_join import WorkerJoin
 
@@ -33,7 +31,8 @@ class HostedJoins:
     workers: int
     """Processes of a host that may hold the joins at a time."""
     folder: Path
-    metrics: bool
+    tells: bool
+    """Whether a row behind the others says what the task did."""
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -42,9 +41,8 @@ class HostedJoins:
     def run_task(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Join all rows of one task; everything has left when it ends."""
         joins = _open(self)
-        totals = [Totals() for _ in joins]
+        totals = [_totals(lookup, join) for lookup, join in zip(self.lookups, joins, strict=True)]
         rows = self._arriving(batches)
-        held: pa.RecordBatch | None = None
         clean = False
         try:
             with ExitStack() as in_use:
@@ -53,31 +51,15 @@ class HostedJoins:
                     rows = _joined(join, rows, total)
                 for output in rows:
                     die_if_told("with_hot_rows")
-                    if held is not None:
-                        yield self._labelled(held, None)
-                    held = output
-                if held is not None:
-                    yield self._labelled(held, self._told(totals))
-                held = None
+                    yield with_metrics_column(output) if self.tells else output
             clean = True
         finally:
             if not clean:  # a task that was ended in the middle leaves rows waiting: the next one starts anew
                 _open_joins.clear()
+        if self.tells:
+            context = TaskContext.get()
+            yield telling_row(self.output_schema, context.partitionId() if context else 0, totals)
         pa.default_memory_pool().release_unused()
-
-    def _labelled(self, output: pa.RecordBatch, metrics: str | None) -> pa.RecordBatch:
-        if not self.metrics:
-            return output
-        told = pa.nulls(output.num_rows, pa.string())
-        if metrics is not None:
-            told = pa.concat_arrays([pa.nulls(output.num_rows - 1, pa.string()), pa.array([metrics])])
-        return output.append_column(METRICS_COLUMN, told)
-
-    def _told(self, totals: list["Totals"]) -> str:
-        if len(totals) == 1:
-            return json.dumps(totals[0].sums)
-        names = [lookup.name for lookup in self.lookups]
-        return json.dumps({name: total.sums for name, total in zip(names, totals, strict=True)})
 
     def _arriving(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         declared = self.lookups[0].plan.stream_schema
@@ -88,24 +70,32 @@ class HostedJoins:
             yield pa.RecordBatch.from_arrays(batch.columns, schema=declared) if is_same_but_nulls else batch
 
 
-@dataclass
-class Totals:
-    """What the steps of one task did together."""
+def _totals(lookup: HostedLookup, join: WorkerJoin) -> LookupTotals:
+    master = join._master  # noqa: SLF001
+    created_unix_ms = master.manifest.created_unix_ms
+    return LookupTotals(
+        {
+            "lookup": lookup.name,
+            "version": master.version,
+            "master_rows": master.rows,
+            "master_created_unix_ms": created_unix_ms,
+        }
+    )
 
-    sums: dict[str, float] = field(default_factory=dict)
 
-    def add(self, report: StepReport) -> None:
-        for name in ("rows_in", "hot_hits", "disk_matches", "unmatched", "pages_read", "bytes_read"):
-            self.sums[name] = self.sums.get(name, 0) + getattr(report, name)
-        for phase, seconds in report.seconds.items():
-            self.sums[f"{phase}_seconds"] = self.sums.get(f"{phase}_seconds", 0.0) + seconds
-
-
-def _joined(join: WorkerJoin, rows: Iterator[pa.RecordBatch], total: Totals) -> Iterator[pa.RecordBatch]:
+def _joined(
+    join: WorkerJoin, rows: Iterator[pa.RecordBatch], total: LookupTotals
+) -> Iterator[pa.RecordBatch]:
+    hot = join._hot  # noqa: SLF001
     for report in drive(join.join, rows):
-        total.add(report)
+        total.add(report, hot.bytes_held if hot is not None else 0)
         for output in report.outputs:
-            yield output if join.as_of is None else join.as_of.pick(output)
+            if join.as_of is None:
+                yield output
+            else:
+                picked, with_version = join.as_of.pick_and_count(output)
+                total.add_versions(with_version)
+                yield picked
 
 
 _open_joins: dict[tuple[str, tuple[int, ...]], list[WorkerJoin]] = {}

@@ -21,7 +21,7 @@ from tidemill.load.client import BlockRef, LoaderClient, TableSpec, Ticket
 from tidemill.load.tables import Mode
 from tidemill.master.batches import one_batch
 from tidemill.spark.checkpoint import Resumed
-from tidemill.spark.columns import COMMITTED_COLUMN, ENTRY_COLUMN, METRICS_COLUMN
+from tidemill.spark.columns import COMMITTED_COLUMN, ENTRY_COLUMN
 from tidemill.spark.failpoint import die_if_told
 
 BLOCK_ROWS = 50_000
@@ -50,7 +50,6 @@ class BatchReport:
     start_entry: int
     end_entry: int
     counts: dict[str, int]
-    metrics: dict[str, float]
     visible_at_ns: int
     oldest_committed_us: int | None
     """Source commit of the batch's oldest row: the most stale row's freshness is visible_at minus this."""
@@ -125,7 +124,6 @@ class _Task:
         manifest: dict[str, Any] = {
             "blocks": [],
             "counts": {},
-            "metrics": {},
             "first": None,
             "last": None,
             "oldest": None,
@@ -170,19 +168,14 @@ class _Task:
             oldest = pc.min(batch.column(COMMITTED_COLUMN)).cast(pa.int64()).as_py()
             manifest["oldest"] = _least(manifest["oldest"], oldest)
         _add(manifest["counts"], {"rows": batch.num_rows} | self.count(batch))
-        if METRICS_COLUMN in batch.schema.names:
-            for text in batch.column(METRICS_COLUMN).drop_null().to_pylist():
-                _add(manifest["metrics"], json.loads(str(text)))
 
 
 def _commit(
     client: LoaderClient, ticket: Ticket, batch_id: int, manifests: list[dict[str, Any]], started: float
 ) -> BatchReport:
     counts: dict[str, int] = {}
-    metrics: dict[str, float] = {}
     for manifest in manifests:
         _add(counts, manifest["counts"])
-        _add(metrics, manifest["metrics"])
     if manifests:
         start, end = min(m["first"] for m in manifests), max(m["last"] for m in manifests) + 1
     else:  # a batch that is run again after its commit may have nothing left to read
@@ -194,7 +187,6 @@ def _commit(
         done.start,
         done.end,
         counts,
-        metrics,
         done.visible_at_ns,
         _least(*(m["oldest"] for m in manifests)),
         repeated=done.status == "already",

@@ -23,6 +23,7 @@ from tidemill.master.board import Board
 from tidemill.spark.hot_folder import board_file, forget_unused, hot_file, mark_used
 from tidemill.spark.lookup import HostedLookup
 from tidemill.spark.memory_sample import note_baseline
+from tidemill.spark.warm_start import HotCodes, hint_name, warm_up
 
 TRANSPORT_SHARE = 0.2
 """Of a host's budget: batches on their way from and to the JVM, and what Arrow's allocator keeps of them."""
@@ -105,6 +106,7 @@ class WorkerJoin:
         )
         budget = MemoryBudget(join_bytes(lookup.memory_bytes, workers))
         self._hot: SharedRowCache | None = None
+        self._told = HotCodes(lookup.master_path, hint_name(f"{owner} {lookup.name}"))
         self._files: tuple[Path, ...] = ()
         self.join: SemiStreamJoin
         if lookup.algorithm == TideJoin.name:
@@ -142,7 +144,17 @@ class WorkerJoin:
                     next_move="run the task again; two queries on one master need folders of their own (hot_rows=)",
                     retryable=True,
                 )
+            if not self._hot.entries:
+                self._begin_where_others_are(self._hot)
             yield
+            self._told.tell(self._hot)
+
+    def _begin_where_others_are(self, hot: SharedRowCache) -> None:
+        """Read the rows that were hot when somebody last told; one worker of the host does it."""
+        with hot.alone_in("warming") as is_mine:
+            codes = self._told.read() if is_mine and not hot.entries else None
+            if codes is not None:
+                warm_up(hot, self._master, codes)
 
     def _changed_codes(self, version: int, identity: int) -> Int64s | None:
         """Codes that changed since another version; None if that is not known or was not of this store."""

@@ -60,6 +60,7 @@ class SharedRowCache:
         boot = _BOOT_ID.read_text() if _BOOT_ID.exists() else ""
         told = f"{boot} {self._size_bytes} {self._capacity} {self._row_shape} {setting}"
         self._setting = np.frombuffer(hashlib.sha256(told.encode()).digest(), dtype=np.int64)
+        self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         self._adding = os.open(path.with_suffix(".adding"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -182,6 +183,20 @@ class SharedRowCache:
             yield
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
+
+    @contextmanager
+    def alone_in(self, what: str) -> Iterator[bool]:
+        """True inside for one process at a time; the others go on without."""
+        file = os.open(self._path.with_suffix(f".{what}"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_mine = True
+        except BlockingIOError:
+            is_mine = False
+        try:
+            yield is_mine
+        finally:
+            os.close(file)
 
     # Alone with it.
 

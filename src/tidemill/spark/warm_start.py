@@ -1,0 +1,87 @@
+"""Which codes were hot, kept beside the master data, so that a new host begins where the others are."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from tidemill.core.files import write_atomically
+from tidemill.join.parts.kernels import Int64s
+from tidemill.join.parts.leaving_kernels import find
+from tidemill.join.parts.shared_cache import SharedRowCache
+from tidemill.master import MasterData
+
+FOLDER = "hot"
+_MAGIC = b"tidemill hot codes 1\n"
+_EVERY_SECONDS = 60.0
+_PAGES_AT_A_TIME = 64  # 1 MiB, as reads of the join are
+_MET_OFTEN = 4  # so that a code stays for some renewals without a hit
+
+
+class HotCodes:
+    """The hot codes of one join, told by whoever runs it and read by whoever begins with none.
+
+    Only a hint: a missing, old or damaged file means a cold start.
+
+    Args:
+        store: Folder of the master data.
+        owner: Who shares them, such as a query.
+    """
+
+    def __init__(self, store: Path, owner: str) -> None:
+        self._file = store / FOLDER / f"{owner}.codes"
+        self._told_at = time.monotonic()
+
+    def tell(self, cache: SharedRowCache) -> None:
+        """Write down what is hot, once a minute at most."""
+        if time.monotonic() - self._told_at < _EVERY_SECONDS or not cache.entries:
+            return
+        self._told_at = time.monotonic()
+        try:
+            self._file.parent.mkdir(exist_ok=True)
+            write_atomically(self._file, _MAGIC + np.sort(cache.codes).tobytes())
+        except OSError:  # a store that workers may not write to
+            return
+
+    def read(self) -> Int64s | None:
+        """The codes that were hot, ascending."""
+        try:
+            content = self._file.read_bytes()
+        except OSError:
+            return None
+        if not content.startswith(_MAGIC) or (len(content) - len(_MAGIC)) % 8:
+            return None
+        return np.unique(np.frombuffer(content, dtype=np.int64, offset=len(_MAGIC)))
+
+
+def warm_up(cache: SharedRowCache, master: MasterData, codes: Int64s) -> int:
+    """How many entries the cache has after the rows of these codes, ascending, were read; in bounded memory."""
+    if master.page_order != "key" or not master.pages:
+        return cache.entries
+    first, count = master.locate(codes)
+    here = np.flatnonzero(count == 1)  # a key over several pages is left to the join
+    codes, first = codes[here], first[here]
+    pages, begin = np.unique(first, return_index=True)
+    begin = np.append(begin, len(codes))
+    for at in range(0, len(pages), _PAGES_AT_A_TIME):
+        if cache.is_full:
+            break
+        some = pages[at : at + _PAGES_AT_A_TIME]
+        wanted = codes[begin[at] : begin[at + len(some)]]
+        read = master.begin_pages(some).result()
+        start, matches = np.empty((2, len(wanted)), dtype=np.int64)
+        rows = np.diff(begin[at : at + len(some) + 1])
+        edges = read.page_start
+        find(read.codes, np.repeat(edges[:-1], rows), np.repeat(edges[1:], rows), wanted, start, matches)
+        met = np.full(len(wanted), _MET_OFTEN, dtype=np.uint32)
+        cache.admit(read.buffer, read.at, start, matches, wanted, met)
+    return cache.entries
+
+
+def hint_name(text: str) -> str:
+    """A file name for whoever shares hot rows."""
+    return "".join(letter if letter.isalnum() else "-" for letter in text)[:80] or str(os.getuid())
+
+
+__all__ = ["HotCodes", "hint_name", "warm_up"]

@@ -1,0 +1,75 @@
+"""What was hot on one host is hot on another after one look at the codes; a hint that cannot be read is a cold start."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tidemill.join.parts.shared_cache import SharedRowCache
+from tidemill.master import MasterData
+from tidemill.spark import warm_start
+from tidemill.spark.warm_start import HotCodes, warm_up
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> MasterData:
+    keys = np.repeat(np.arange(0, 8000, 2), 2)
+    table = pa.table({"key": keys, "name": [f"row {i}" for i in range(len(keys))]})
+    return MasterData.build(table, key="key", path=tmp_path / "master", page_bytes=4096)
+
+
+def cache_on(master: MasterData, folder: Path, size_bytes: int = 400_000) -> SharedRowCache:
+    return SharedRowCache(folder / "rows.hot", size_bytes, master.row_bytes, master.layout, "")
+
+
+def names(cache: SharedRowCache, master: MasterData, codes: list[int]) -> list[list[str]]:
+    at, rows, sizes = cache.probe(np.array(codes), np.ones(len(codes), dtype=np.bool_))
+    assert (rows == 2).all()
+    found = [[int(place), int(place + size // 2)] for place, size in zip(at, sizes, strict=True)]
+    return [
+        master.layout.decode(cache.rows, np.array(places), ["name"]).column(0).to_pylist() for places in found
+    ]
+
+
+def test_hot_codes_of_one_host_are_hot_on_another(
+    master: MasterData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_start, "_EVERY_SECONDS", 0.0)
+    codes = np.array([40, 2, 7998, 1000], dtype=np.int64)
+    first, told = cache_on(master, tmp_path / "one"), HotCodes(master.path, "query")
+    with first.used_for(1, 1, lambda *_: None):
+        assert told.read() is None
+        assert warm_up(first, master, np.sort(codes)) == 4
+        told.tell(first)
+    other = cache_on(master, tmp_path / "other")
+    with other.used_for(1, 1, lambda *_: None):
+        wanted = HotCodes(master.path, "query").read()
+        assert wanted is not None
+        assert wanted.tolist() == [2, 40, 1000, 7998]
+        warm_up(other, master, wanted)
+        assert names(other, master, [40, 7998]) == [["row 40", "row 41"], ["row 7998", "row 7999"]]
+    assert HotCodes(master.path, "another query").read() is None
+
+
+def test_a_code_that_is_gone_is_known_to_be_gone(master: MasterData, tmp_path: Path) -> None:
+    cache = cache_on(master, tmp_path / "hot")
+    with cache.used_for(1, 1, lambda *_: None):
+        warm_up(cache, master, np.array([41, 42], dtype=np.int64))
+        _, rows, _ = cache.probe(np.array([41, 42]), np.ones(2, dtype=np.bool_))
+        assert rows.tolist() == [0, 2]
+
+
+def test_a_full_cache_takes_no_more(master: MasterData, tmp_path: Path) -> None:
+    cache = cache_on(master, tmp_path / "hot", 40_000)
+    with cache.used_for(1, 1, lambda *_: None):
+        entries = warm_up(cache, master, np.arange(0, 8000, 2))
+        assert cache.is_full
+        assert 0 < entries < 4000
+
+
+@pytest.mark.parametrize("content", [b"", b"other", b"tidemill hot codes 1\n123"])
+def test_a_damaged_hint_is_a_cold_start(master: MasterData, content: bytes) -> None:
+    (master.path / "hot").mkdir()
+    (master.path / "hot" / "query.codes").write_bytes(content)
+    assert HotCodes(master.path, "query").read() is None
