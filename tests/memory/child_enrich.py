@@ -3,6 +3,7 @@
 import json
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -26,6 +27,7 @@ def measure(folder: Path, stream: str, memory_bytes: int) -> dict[str, object]:
     )  # fmt: skip
     told: list[list[dict[str, float]]] = []
     counted: list[tuple[int, int]] = []
+    cpu_seconds: dict[str, float] = {}
 
     def keep(batch: DataFrame, _: int) -> None:
         # Every column is computed, none comes to this process: its memory is not on trial, its cores are.
@@ -36,6 +38,9 @@ def measure(folder: Path, stream: str, memory_bytes: int) -> dict[str, object]:
         assert whole is not None
         told.append([json.loads(text) for text in whole["told"]])
         counted.append((whole["rows"], whole["known"]))
+        for note in (hot_rows / "workers").glob("[0-9]*"):
+            with suppress(psutil.NoSuchProcess):  # one that was idle for a minute has ended
+                cpu_seconds[note.name] = sum(psutil.Process(int(note.name)).cpu_times()[:2])
 
     sampler, ended = MemorySampler(hot_rows), threading.Event()
 
@@ -51,8 +56,6 @@ def measure(folder: Path, stream: str, memory_bytes: int) -> dict[str, object]:
     writing.trigger(availableNow=True).start().awaitTermination()
     ended.set()
     watching.join()
-    workers = [psutil.Process(int(note.name)) for note in (hot_rows / "workers").glob("[0-9]*")]
-    cpu_seconds = [sum(worker.cpu_times()[:2]) for worker in workers]
     spark.stop()
     return {
         "peak_bytes": sampler.peak_bytes,
@@ -60,7 +63,7 @@ def measure(folder: Path, stream: str, memory_bytes: int) -> dict[str, object]:
         "known": sum(known for _, known in counted),
         "rows_of_tasks": [[task["rows_in"] for task in batch] for batch in told],
         "hot_hits": sum(task["hot_hits"] for batch in told for task in batch),
-        "cpu_seconds": cpu_seconds,
+        "cpu_seconds": list(cpu_seconds.values()),
     }
 
 
