@@ -71,7 +71,7 @@ class HostedJoins:
 
 
 def _totals(lookup: HostedLookup, join: WorkerJoin) -> LookupTotals:
-    master = join._master  # noqa: SLF001
+    master = join.master
     created_unix_ms = master.manifest.created_unix_ms
     return LookupTotals(
         {
@@ -86,9 +86,8 @@ def _totals(lookup: HostedLookup, join: WorkerJoin) -> LookupTotals:
 def _joined(
     join: WorkerJoin, rows: Iterator[pa.RecordBatch], total: LookupTotals
 ) -> Iterator[pa.RecordBatch]:
-    hot = join._hot  # noqa: SLF001
     for report in drive(join.join, rows):
-        total.add(report, hot.bytes_held if hot is not None else 0)
+        total.add(report, join.hot_bytes)
         for output in report.outputs:
             if join.as_of is None:
                 yield output

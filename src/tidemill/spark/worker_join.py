@@ -101,7 +101,7 @@ class WorkerJoin:
     def __init__(self, lookup: HostedLookup, version: int, workers: int, folder: Path, *, owner: str) -> None:
         note_baseline(folder)
         self.as_of = lookup.as_of
-        self._master = MasterData.open(
+        self.master = MasterData.open(
             lookup.master_path, version, direct=True, reads_in_flight=_READS_IN_FLIGHT
         )
         budget = MemoryBudget(join_bytes(lookup.memory_bytes, workers))
@@ -110,23 +110,28 @@ class WorkerJoin:
         self._files: tuple[Path, ...] = ()
         self.join: SemiStreamJoin
         if lookup.algorithm == TideJoin.name:
-            shares = HostShares.of(self._master, lookup.plan, lookup.memory_bytes, workers)
-            row_bytes = max(self._master.row_bytes, self._master.layout.least_row_bytes)
-            setting = f"{owner} {self._master.schema} {shares.hot_bytes} {lookup.master_path}"
+            shares = HostShares.of(self.master, lookup.plan, lookup.memory_bytes, workers)
+            row_bytes = max(self.master.row_bytes, self.master.layout.least_row_bytes)
+            setting = f"{owner} {self.master.schema} {shares.hot_bytes} {lookup.master_path}"
             file = hot_file(folder, setting)
-            self._hot = SharedRowCache(file, shares.hot_bytes, row_bytes, self._master.layout, setting)
-            longest = shares.worker.region_pages * self._master.longest_page_bytes
-            posted = board_file(folder, setting, f"{self._master.identity} {shares}")
+            self._hot = SharedRowCache(file, shares.hot_bytes, row_bytes, self.master.layout, setting)
+            longest = shares.worker.region_pages * self.master.longest_page_bytes
+            posted = board_file(folder, setting, f"{self.master.identity} {shares}")
             board = Board(posted, shares.board_bytes, longest) if workers > 1 else None
             self._files = (file, posted)
             forget_unused(folder)
             self.join = TideJoin(
-                self._master, lookup.plan, budget, sizes=shares.worker, hot=self._hot, board=board
+                self.master, lookup.plan, budget, sizes=shares.worker, hot=self._hot, board=board
             )
         else:
             kind: Any = JOINS[lookup.algorithm]
             options = {} if lookup.condition is None else {"condition": lookup.condition}
-            self.join = kind(self._master, lookup.plan, budget, **options)
+            self.join = kind(self.master, lookup.plan, budget, **options)
+
+    @property
+    def hot_bytes(self) -> int:
+        """Held by the hot rows that the workers of the host share."""
+        return self._hot.bytes_held if self._hot is not None else 0
 
     @contextmanager
     def hot_rows_in_use(self) -> Iterator[None]:
@@ -135,8 +140,8 @@ class WorkerJoin:
             yield
             return
         mark_used(*self._files)
-        identity = identity_number(self._master.identity)
-        with self._hot.used_for(self._master.version, identity, self._changed_codes) as is_mine:
+        identity = identity_number(self.master.identity)
+        with self._hot.used_for(self.master.version, identity, self._changed_codes) as is_mine:
             if not is_mine:
                 raise StoreError(
                     "the hot rows of this join are in use for another version of its master data",
@@ -154,15 +159,15 @@ class WorkerJoin:
         with hot.alone_in("warming") as is_mine:
             codes = self._told.read() if is_mine and not hot.entries else None
             if codes is not None:
-                warm_up(hot, self._master, codes)
+                warm_up(hot, self.master, codes)
 
     def _changed_codes(self, version: int, identity: int) -> Int64s | None:
         """Codes that changed since another version; None if that is not known or was not of this store."""
         try:
-            before = MasterData.open(self._master.path, version)
+            before = MasterData.open(self.master.path, version)
         except TidemillError:  # expired, or another store lay here
             return None
-        return self._master.changed_codes(version) if identity_number(before.identity) == identity else None
+        return self.master.changed_codes(version) if identity_number(before.identity) == identity else None
 
 
 __all__ = ["HostShares", "WorkerJoin", "check_budget"]
