@@ -11,9 +11,11 @@ from pyspark.sql import DataFrame
 
 import tidemill as tm
 from tidemill.spark.memory_sample import MemorySampler
+from tidemill.spark.metrics import tasks_told
 from tidemill.spark.session import start_session
 
 CORES = 2
+TRIAL = "trial"
 _SECONDS_BETWEEN_SAMPLES = 0.02
 
 
@@ -23,20 +25,16 @@ def measure(folder: Path, stream: str, memory_bytes: int) -> dict[str, object]:
     hot_rows = folder / f"{stream}-hot"
     enriched = tm.enrich(
         rows.parquet(str(folder / stream)), tm.MasterData.open(folder / "store"), on="key", memory=memory_bytes,
-        tasks=CORES, metrics=True, hot_rows=hot_rows,
+        tasks=CORES, observe_as=TRIAL, hot_rows=hot_rows,
     )  # fmt: skip
-    told: list[list[dict[str, float]]] = []
     counted: list[tuple[int, int]] = []
     cpu_seconds: dict[str, float] = {}
 
     def keep(batch: DataFrame, _: int) -> None:
         # Every column is computed, none comes to this process: its memory is not on trial, its cores are.
-        seen = batch.selectExpr("_metrics", "name IS NOT NULL AS known", "measure_7 + length(name) AS sum")
-        whole = seen.selectExpr(
-            "count(*) AS rows", "count(sum) AS known", "collect_list(_metrics) AS told"
-        ).first()
+        seen = batch.selectExpr("measure_7 + length(name) AS sum")
+        whole = seen.selectExpr("count(*) AS rows", "count(sum) AS known").first()
         assert whole is not None
-        told.append([json.loads(text) for text in whole["told"]])
         counted.append((whole["rows"], whole["known"]))
         for note in (hot_rows / "workers").glob("[0-9]*"):
             with suppress(psutil.NoSuchProcess):  # one that was idle for a minute has ended
@@ -53,9 +51,12 @@ def measure(folder: Path, stream: str, memory_bytes: int) -> dict[str, object]:
     writing = enriched.writeStream.foreachBatch(keep).option(
         "checkpointLocation", str(folder / f"{stream}-cp")
     )
-    writing.trigger(availableNow=True).start().awaitTermination()
+    query = writing.trigger(availableNow=True).start()
+    query.awaitTermination()
     ended.set()
     watching.join()
+    progresses = [progress.observedMetrics[TRIAL].asDict() for progress in query.recentProgress]
+    told = [[task["lookups"][0] for task in tasks_told(observed)] for observed in progresses]
     spark.stop()
     return {
         "peak_bytes": sampler.peak_bytes,

@@ -14,9 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tidemill as tm
 from tidemill.spark.executors import tasks_at_a_time, tasks_of_a_host
+from tidemill.spark.metrics_records import lookups_of
 from tidemill.spark.session import start_session
 
 EXECUTORS = 2
+TRIAL = "trial"
 
 
 def wait_for_executors(spark: SparkSession) -> None:
@@ -33,18 +35,19 @@ def run(cluster: str, folder: Path, name: str) -> None:
     rows = spark.readStream.schema("id bigint, key bigint").option("maxFilesPerTrigger", 1)
     enriched = tm.enrich(
         rows.parquet(str(folder / "in")), tm.MasterData.open(folder / "store"), on="key", memory="16 MB", tasks=2,
-        metrics=True, hot_rows=folder / f"hot-{name}",
+        observe_as=TRIAL, hot_rows=folder / f"hot-{name}",
     )  # fmt: skip
     found: list[pa.Table] = []
-    told: list[list[dict[str, float]]] = []
 
     def keep(batch: DataFrame, _: int) -> None:
-        table = batch.toArrow()
-        told.append([json.loads(text) for text in table["_metrics"].drop_null().to_pylist()])
-        found.append(table.drop_columns(["_metrics"]))
+        found.append(batch.toArrow())
 
     writing = enriched.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / f"cp-{name}"))
-    writing.trigger(availableNow=True).start().awaitTermination()
+    query = writing.trigger(availableNow=True).start()
+    query.awaitTermination()
+    told = [
+        lookups_of(progress.observedMetrics[TRIAL].asDict())[0].as_dict() for progress in query.recentProgress
+    ]
     pq.write_table(pa.concat_tables(found).sort_by("id"), folder / f"{name}.parquet")
     context = spark.sparkContext
     answer = {"tasks": tasks_at_a_time(context), "of_a_host": tasks_of_a_host(context), "told": told}

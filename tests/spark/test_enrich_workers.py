@@ -1,9 +1,7 @@
 """Python workers are killed at any moment: the rows stay the same, and the new ones find what the old ones learned."""
 
-import json
 import os
 import signal
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,8 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tidemill as tm
 from tidemill.spark.failpoint import VARIABLE
+from tidemill.spark.metrics_records import LookupMetrics, lookups_of
 from tidemill.testing.zipf import Zipf
 
+TRIAL = "trial"
 KEYS, FILES, ROWS_OF_A_FILE = 4_000, 8, 3_000
 POINTS = ("after_claim", "in_task", "with_hot_rows")
 """The version is claimed and nothing is open; rows arrive; hot rows are in use and some rows have left."""
@@ -28,19 +28,15 @@ class Seen:
 
     def __init__(self, before_next: Callable[[int], None]) -> None:
         self.rows: list[pa.Table] = []
-        self.told: list[Counter[str]] = []
+        self.told: list[LookupMetrics] = []
         self._before_next = before_next
 
     def keep(self, batch: DataFrame, batch_id: int) -> None:
-        found = batch.toArrow()
-        self.rows.append(found.drop_columns(["_metrics"]))
-        self.told.append(Counter())
-        for text in found["_metrics"].drop_null().to_pylist():
-            self.told[-1].update(json.loads(text))
+        self.rows.append(batch.toArrow())
         self._before_next(batch_id)
 
     def hot_share(self, batch: int) -> float:
-        return self.told[batch]["hot_hits"] / self.told[batch]["rows_in"]
+        return self.told[batch].hot_hits / self.told[batch].rows_in
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +60,17 @@ def run(spark: SparkSession, master: tm.MasterData, folder: Path, before_next: C
     environment[VARIABLE] = str(folder / "fail")  # travels with the function to its workers
     try:
         enriched = tm.enrich(
-            stream.parquet(str(folder / "in")), master, on="key", memory="8 MB", tasks=2, metrics=True,
+            stream.parquet(str(folder / "in")), master, on="key", memory="8 MB", tasks=2, observe_as=TRIAL,
             hot_rows=folder / "hot",
         )  # fmt: skip
     finally:
         del environment[VARIABLE]
     seen = Seen(before_next)
     writing = enriched.writeStream.foreachBatch(seen.keep).option("checkpointLocation", str(folder / "cp"))
-    writing.trigger(availableNow=True).start().awaitTermination()
+    query = writing.trigger(availableNow=True).start()
+    query.awaitTermination()
+    for progress in query.recentProgress:
+        seen.told += lookups_of(progress.observedMetrics[TRIAL].asDict())
     found = pa.concat_tables(seen.rows).sort_by("id")
     assert found["id"].to_pylist() == list(range(len(keys)))
     values = [key * 7 if key < KEYS else None for key in found["key"].to_pylist()]
