@@ -10,6 +10,7 @@ import hashlib
 import mmap
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,6 +65,8 @@ class SharedRowCache:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         self._adding = os.open(path.with_suffix(".adding"), os.O_RDWR | os.O_CREAT, 0o600)
+        for lock in (self._lock, self._adding):
+            weakref.finalize(self, os.close, lock)
         with self._locked(self._adding):
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             if os.fstat(file).st_size < self._size_bytes:
