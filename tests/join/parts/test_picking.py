@@ -20,7 +20,7 @@ from tidemill.master import MasterData
 from tidemill.master.board import Board
 
 KEYS = 8_000
-MEMORY_BYTES = 3_000_000
+MEMORY_BYTES = 8_000_000
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_regions_whose_rows_find_no_room_are_served_later(
 ):
     monkeypatch.setattr(picking, "_FILL", 100.0)
     join = tide(master)
-    join._picker.size_bytes = 100_000
+    join._picker.size_bytes = 280_000
     assert rows_of(join, stream) == expected
     stopped = [read for read in picked if read.left_over is not None]
     assert any(len(read.slots) for read in stopped), "no read stopped half way"
@@ -135,7 +135,8 @@ def test_rows_of_a_read_under_way_are_in_a_snapshot(
     join, found = tide(master), Counter[str]()
     was_under_way = False
     for arrivals in stream:
-        join.offer(arrivals)
+        join.offer(arrivals.slice(0, 2_500))
+        join.offer(arrivals.slice(2_500))
         while join._arrivals.rows:
             report = join.step()
             found.update(str(row) for out in report.outputs for row in out.to_pylist())
@@ -155,7 +156,7 @@ def test_what_is_posted_on_the_board_is_not_read_again(
     master: MasterData, stream: list[pa.RecordBatch], picked: list[Picked], tmp_path: Path
 ):
     first = tide(master)
-    region_bytes = first.sizes.region_pages * master.longest_page_bytes
+    region_bytes = 2 * first.sizes.region_pages * master.longest_page_bytes
     reports, pages_read = [], []
     for _ in range(2):
         board = Board(tmp_path / "board", 64 * region_bytes, region_bytes)  # all regions have a slot

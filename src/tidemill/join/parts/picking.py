@@ -135,14 +135,13 @@ class Picker:
         master: What is read.
         size_bytes: Of the memory of one read.
         most_regions: Of one read.
-        region_pages: Of a region that is not longer than usual.
+        region_pages: Of a region, unless one code makes it longer.
     """
 
     def __init__(self, master: Master, size_bytes: int, most_regions: int, region_pages: int) -> None:
         self._layout: RowLayout = master.layout
         self.size_bytes = size_bytes // 8 * 8
         self.most_regions = min(MOST_REGIONS, most_regions)
-        self._region_pages = region_pages
         self._row_bytes = max(master.row_bytes, master.layout.least_row_bytes)
         region_bytes = master.rows_buffer_bytes(np.arange(min(region_pages, master.pages)))
         self.most_rows = max(0, int(_FILL * (size_bytes - region_bytes) / (self._row_bytes + 8)))
@@ -161,10 +160,8 @@ class Picker:
         return max(1, min(self.most_regions, len(board.slots) // _MOST_OF_BOARD))
 
     def place(self, pages: Int64s, regions: Int64s, edges: Int64s, board: Board | None) -> Stretches | None:
-        """Where regions lie that may be read this way; None if they may not."""
-        if self._reader is None or int(np.diff(edges).max()) > self._region_pages:
-            return None
-        stretches = self._reader.stretches(pages, regions, edges, board)
+        """Where regions lie that may be read this way; None if they lie apart or one is too long for the memory."""
+        stretches = self._reader.stretches(pages, regions, edges, board) if self._reader else None
         if stretches is None:
             return None
         beside = 16 * stretches.most_pages * stretches.most_rows_of_a_page

@@ -203,16 +203,19 @@ class RegionJoin(SemiStreamJoin):
         """Begin a read; False when nobody waits, or when what was read must be used up first."""
         held_bytes = sum(service.buffer_bytes(self._master) for service in self._services)
         left_bytes = self.sizes.disk_buffer_bytes - held_bytes
+        reads = 1 + self.sizes.reads_ahead
+        may_read = len(self._services) < reads and left_bytes >= self.sizes.disk_buffer_bytes // reads
+        may_read |= not self._services
         regions = self._alone
         if self._picker.is_able and not len(self._alone) and not self._given:
-            if left_bytes < self._picker.size_bytes:
+            # After a read of whole pages the next one will most likely be such a read too.
+            follows_pick = bool(self._services) and isinstance(self._services[-1], Picked)
+            if left_bytes < self._picker.size_bytes or not (may_read or follows_pick):
                 return False
             regions = self._choose(self._picker.most_with(self._board), self._picker.most_rows)
             if not len(regions) or self._begin_picking(regions):
                 return len(regions) > 0
-        if len(self._services) > self.sizes.reads_ahead:
-            return False
-        if self._services and left_bytes < self.sizes.disk_buffer_bytes // (1 + self.sizes.reads_ahead):
+        if not may_read:
             return False
         self._alone = _NOBODY
         most = self.sizes.regions_per_read
