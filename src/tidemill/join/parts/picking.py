@@ -22,7 +22,6 @@ from tidemill.master.rows import RowLayout, UInt8s
 from tidemill.master.stretches import Stretches
 
 MOST_REGIONS = 48
-_MOST_OF_BOARD = 4  # a fourth of its slots: what is posted should stay until others have looked
 _FILL = 0.9  # of the memory for rows that are kept: they may be longer than others
 _NONE = np.empty(0, dtype=np.int64)
 
@@ -154,10 +153,8 @@ class Picker:
         return self._reader is not None
 
     def most_with(self, board: Board | None) -> int:
-        """Regions of one read."""
-        if board is None:
-            return self.most_regions
-        return max(1, min(self.most_regions, len(board.slots) // _MOST_OF_BOARD))
+        """Regions of one read: no more than the board has room for, or what is posted first is never seen."""
+        return self.most_regions if board is None else min(self.most_regions, max(2, len(board.slots)))
 
     def place(self, pages: Int64s, regions: Int64s, edges: Int64s, board: Board | None) -> Stretches | None:
         """Where regions lie that may be read this way; None if they lie apart or one is too long for the memory."""
