@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.master.board_kernels import OWNER, SIZE, SLOT_NUMBER, TICKET
+from tidemill.master.board_kernels import OWNER, SLOT_NUMBER, TICKET
 
 Int64s = npt.NDArray[np.int64]
 
@@ -75,23 +75,23 @@ class Board:
         Stretches that must be read are under way from now on.
         """
         lines = np.full((len(numbers), 4), -1, dtype=np.int64)
-        now = time.monotonic_ns()
-        for i, (number, size) in enumerate(zip(numbers.tolist(), sizes.tolist(), strict=True)):
-            is_here = (self.slots[:, SLOT_NUMBER] == number) & (self.slots[:, SIZE] == size)
-            here = np.flatnonzero(is_here & (self.slots[:, TICKET] > 0))
-            if len(here):
-                lines[i, :2] = here[0], self.slots[here[0], TICKET]
-            elif len(self.slots):
-                ticket = int(self._clock[0]) + 1
-                self._clock[0] = ticket
-                lines[i, 2:] = ticket % len(self.slots), ticket
-                self._begun = (self._begun + 1) % (_UNDER_WAY // 2)
-                # Halves by process: two seldom write to the same place, and then only one of them is seen.
-                self._under_way[self._begun + (self.owner % 2) * (_UNDER_WAY // 2)] = (
-                    self.owner,
-                    number,
-                    now,
-                )
+        if not len(self.slots):
+            return lines
+        ticket, _, number, size = self.slots.T
+        is_here = (number == numbers[:, None]) & (size == sizes[:, None]) & (ticket > 0)
+        slot = is_here.argmax(axis=1)
+        posted = is_here[np.arange(len(numbers)), slot]
+        lines[posted, 0], lines[posted, 1] = slot[posted], ticket[slot[posted]]
+        read = np.flatnonzero(~posted)
+        tickets = int(self._clock[0]) + 1 + np.arange(len(read))
+        self._clock[0] += len(read)
+        lines[read, 2], lines[read, 3] = tickets % len(self.slots), tickets
+        # Halves by process: two seldom write to the same place, and then only one of them is seen.
+        half = len(self._under_way) // 2
+        places = (self._begun + np.arange(len(read))) % half + (self.owner % 2) * half
+        self._begun += len(read)
+        self._under_way[places, 0], self._under_way[places, 1] = self.owner, numbers[read]
+        self._under_way[places, 2] = time.monotonic_ns()
         return lines
 
     def under_way(self) -> Int64s:

@@ -3,7 +3,7 @@
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -17,13 +17,10 @@ from tidemill.core.recycled import Recycled
 from tidemill.master.board import Board
 from tidemill.master.board_kernels import (
     BYTES,
-    FROM_SLOT,
     HANDLE,
     NUMBER,
     OFFSET,
     PLACE,
-    TO_TICKET,
-    WAS_READ,
     copy_or_read,
 )
 from tidemill.master.hashing import Bools, Int64s
@@ -32,6 +29,7 @@ from tidemill.master.layout import PAGE_ALIGNMENT_BYTES, RUN_BYTES, Manifest
 from tidemill.master.page_files import PageFiles
 from tidemill.master.page_kernels import BLOCK_WORDS, open_pages
 from tidemill.master.read_kernels import NOT_READ, read_pages
+from tidemill.master.stretches import Stretches
 
 UInt8s = npt.NDArray[np.uint8]
 Pages = Int64s | slice
@@ -79,25 +77,23 @@ class Reading:
         reader: "PageReader",
         pages: "Pages",
         future: "Future[PageRows] | None",
-        plan: Int64s | None = None,
+        stretches: Stretches | None = None,
     ) -> None:
-        self._reader = reader
+        self.reader = reader
         self._pages = pages
         self._future = future
-        self._plan = plan
+        self._stretches = stretches
 
     def result(self) -> PageRows:
         """The rows; waits for them, and raises what reading them raised. To be asked once."""
         started = time.perf_counter()
-        rows = self._future.result() if self._future else self._reader.fetch(self._pages)
+        rows = self._future.result() if self._future else self.reader.fetch(self._pages)
         seconds = time.perf_counter() - started
-        self._reader.count(rows, seconds, 1.0 if self._plan is None else _share_read(self._plan))
+        if self._stretches is None:
+            self.reader.count(rows, seconds)
+        else:
+            self.reader.count_stretches(self._stretches, seconds)
         return rows
-
-
-def _share_read(plan: Int64s) -> float:
-    """Of the bytes of some stretches, what came from disk."""
-    return float((plan[:, BYTES] * plan[:, WAS_READ]).sum() / max(1, plan[:, BYTES].sum()))
 
 
 class PageReader:
@@ -142,7 +138,7 @@ class PageReader:
 
     def begin(self, pages: Pages) -> Reading:
         """The pages' rows, on their way into one buffer."""
-        if self._pool is None:
+        if self._pool is None or (not isinstance(pages, slice) and not len(pages)):
             return Reading(self, pages, None)
         # All that needs the interpreter, and all memory, by the caller's thread: a reader that waits for the
         # interpreter stops reading, and Arrow's allocator keeps what it frees for each thread apart.
@@ -157,18 +153,44 @@ class PageReader:
             edges: With which of the pages each begins, and the end.
             board: Where to look first, and where to post what was read.
         """
-        if self._pool is None or self._is_apart_inside(pages, edges):
+        stretches = self.stretches(pages, numbers, edges, board)
+        if self._pool is None or stretches is None:
             return self.begin(pages)
         job = self._prepare(pages)
-        first, begin = edges[:-1], job.begin[edges] * PAGE_ALIGNMENT_BYTES
+        stretches.plan[:, PLACE] = job.begin[edges[:-1]] * PAGE_ALIGNMENT_BYTES
+        stretches.look_at_board()
+        return Reading(self, pages, self._pool.submit(self._copy_or_read, job, stretches), stretches)
+
+    def stretches(
+        self, pages: Int64s, numbers: Int64s, edges: Int64s, board: Board | None
+    ) -> Stretches | None:
+        """Where stretches of pages lie, as in `begin_stretches`; None when one of them is not in one piece."""
+        if self._is_apart_inside(pages, edges):
+            return None
+        begin, offset, file = self._begins(pages), self._index.offset[pages], self._index.file[pages]
+        first = edges[:-1]
         plan = np.zeros((len(numbers), 10), dtype=np.int64)
-        plan[:, HANDLE], plan[:, OFFSET] = (
-            self._files.handles[job.file[first]],
-            job.offset[first].astype(np.int64) * PAGE_ALIGNMENT_BYTES,
+        plan[:, HANDLE], plan[:, NUMBER] = self._files.handles[file[first]], numbers
+        plan[:, OFFSET] = offset[first].astype(np.int64) * PAGE_ALIGNMENT_BYTES
+        plan[:, BYTES] = np.diff(begin[edges]) * PAGE_ALIGNMENT_BYTES
+        return Stretches(
+            plan,
+            edges,
+            begin * BLOCK_WORDS,
+            offset,
+            file,
+            self._files.salts,
+            board,
+            self._most_rows_of_a_page,
         )
-        plan[:, PLACE], plan[:, BYTES], plan[:, NUMBER] = begin[:-1], np.diff(begin), numbers
-        plan[:, FROM_SLOT : TO_TICKET + 1] = board.plan(numbers, plan[:, BYTES])
-        return Reading(self, pages, self._pool.submit(self._copy_or_read, job, plan, board), plan)
+
+    def submit(self, call: Callable[[], int]) -> Callable[[], int]:
+        """Gives the answer of a call that reads: in a thread if the reader has some, else when it is asked."""
+        return self._pool.submit(call).result if self._pool is not None else call
+
+    def room(self, size_bytes: int) -> UInt8s:
+        """Memory to read into, at a multiple of 4,096; it is used again when nobody refers to it."""
+        return self._memory.array(size_bytes)
 
     def _is_apart_inside(self, pages: Int64s, edges: Int64s) -> bool:
         if self._is_in_order:
@@ -177,10 +199,10 @@ class PageReader:
         is_apart[edges[1:] - 1] = False
         return bool(is_apart.any())
 
-    def _copy_or_read(self, job: "_Job", plan: Int64s, board: Board) -> PageRows:
+    def _copy_or_read(self, job: "_Job", stretches: Stretches) -> PageRows:
         codes, at = job.found
         bad = copy_or_read(
-            plan, board.slots, board.content, board.owner,
+            stretches.plan, *stretches.board_slots,
             job.buffer.view(np.uint64), job.begin * BLOCK_WORDS, job.offset, job.file, self._files.salts,
             job.page_start, codes, at,
         )  # fmt: skip
@@ -221,7 +243,7 @@ class PageReader:
             is_apart = self._is_apart(pages, begin)
             parts = np.array(list(stretches(is_apart, begin, most_blocks)), dtype=np.int64).reshape(-1, 2)
         found = np.empty((2, (len(begin) - 1) * self._most_rows_of_a_page), dtype=np.int64)
-        buffer = self._room(int(begin[-1]) * PAGE_ALIGNMENT_BYTES)
+        buffer = self.room(int(begin[-1]) * PAGE_ALIGNMENT_BYTES)
         return _Job(pages, begin, offset, file, parts, buffer, np.empty(len(begin), np.int64), found)
 
     def _neighbours(self, pages: Pages, begin: Int64s) -> Int64s:
@@ -251,10 +273,17 @@ class PageReader:
             return self._opened(job)
         return self._verified(job, bad)
 
-    def count(self, rows: PageRows, seconds: float, share_read: float = 1.0) -> None:
+    def count(self, rows: PageRows, seconds: float) -> None:
         self.read_seconds += seconds
-        self.pages_read += round((len(rows.page_start) - 1) * share_read)
-        self.bytes_read += round(rows.buffer.nbytes * share_read)
+        self.pages_read += len(rows.page_start) - 1
+        self.bytes_read += rows.buffer.nbytes
+
+    def count_stretches(self, stretches: Stretches, seconds: float) -> None:
+        """Count what was read of them; what was copied from the board was read by another process."""
+        pages, size_bytes = stretches.was_read()
+        self.read_seconds += seconds
+        self.pages_read += pages
+        self.bytes_read += size_bytes
 
     def buffer_bytes(self, pages: Pages) -> int:
         """Memory that reading these pages at once takes at most, with what is held beside their rows."""
@@ -275,9 +304,6 @@ class PageReader:
         offset, file = self._index.offset[pages], self._index.file[pages]
         is_apart: Bools = (file[1:] != file[:-1]) | (np.diff(offset.astype(np.int64)) != np.diff(begin)[:-1])
         return is_apart
-
-    def _room(self, size_bytes: int) -> UInt8s:
-        return self._memory.array(size_bytes)
 
     def _fill(self, job: "_Job", stretch: Sequence[int]) -> None:
         """Read pages that are neighbours on disk."""

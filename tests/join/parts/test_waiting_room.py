@@ -216,3 +216,18 @@ def test_a_row_that_holds_its_code_takes_eight_bytes_less():
     slots, popped = lean.pop(np.arange(REGIONS))
     assert sorted(popped.tolist()) == codes.tolist()
     assert lean.decode(slots).column("key").to_pylist() == popped.tolist() == lean.codes(slots).tolist()
+
+
+@pytest.mark.parametrize("schema", [FIXED, OPEN])
+def test_rows_put_back_come_again_before_those_that_came_since(schema: pa.Schema):
+    room = room_of(schema, 20_000)
+    assert push(room, schema, list(range(10)))
+    regions = np.array([1, 3])
+    since, rows = room.since[regions], room.count[regions].astype(np.int64)
+    slots, codes = room.pop(regions)
+    assert push(room, schema, [11, 12])
+    room.put_back(slots, regions, rows, since)
+    assert room.choose(5, 0).tolist() == [0, 1, 2, 3, 4]
+    again, codes_again = room.pop(regions)
+    assert codes_again.tolist() == [*codes[:2].tolist(), 110, *codes[2:].tolist()]
+    assert sorted(leave(room, schema, again)) == [1, 3, 6, 8, 11]

@@ -138,7 +138,7 @@ def stage(
 
 
 @njit(types.int64(READ_INT64S, types.int64, types.int64, types.int64), cache=True, inline="always")
-def _first_at_least(stored: Int64s, low: np.int64, high: np.int64, code: np.int64) -> np.int64:
+def first_at_least(stored: Int64s, low: np.int64, high: np.int64, code: np.int64) -> np.int64:
     """The first place from low to high, where codes ascend, whose code is not smaller.
 
     Looks where the code would lie if codes were spread evenly, as hashes and numbered keys are, before it halves.
@@ -172,7 +172,7 @@ def _first_at_least(stored: Int64s, low: np.int64, high: np.int64, code: np.int6
 def find(stored: Int64s, begin: Int64s, end: Int64s, codes: Int64s, start: Int64s, matches: Int64s) -> None:
     """Where the rows of each code start between its own `begin` and `end`, where codes ascend, and how many."""
     for i in range(len(codes)):
-        low = _first_at_least(stored, begin[i], end[i], codes[i])
+        low = first_at_least(stored, begin[i], end[i], codes[i])
         start[i] = low
         while low < end[i] and stored[low] == codes[i]:
             low += 1
@@ -183,7 +183,7 @@ def find(stored: Int64s, begin: Int64s, end: Int64s, codes: Int64s, start: Int64
 def last_not_after(first_codes: Int64s, codes: Int64s, found: Int64s) -> None:
     """The last place whose code is not greater, where codes ascend and differ; -1 when there is none."""
     for i in range(len(codes)):
-        at = _first_at_least(first_codes, np.int64(0), np.int64(len(first_codes)), codes[i])
+        at = first_at_least(first_codes, np.int64(0), np.int64(len(first_codes)), codes[i])
         found[i] = at if at < len(first_codes) and first_codes[at] == codes[i] else at - 1
 
 
@@ -195,6 +195,7 @@ __all__ = [
     "STAGED",
     "USED_BYTES",
     "find",
+    "first_at_least",
     "last_not_after",
     "pair_up",
     "stage",

@@ -15,6 +15,7 @@ from tidemill.join.output import OutputPlan
 from tidemill.join.parts.kernels import Bools, Int64s
 from tidemill.join.parts.keys import stream_keys
 from tidemill.join.parts.leaving import count_fates, pairs_per
+from tidemill.join.parts.picking import Picked, Picker, Waiting
 from tidemill.join.parts.regions import Regions
 from tidemill.join.parts.service import Service
 from tidemill.join.parts.tally import StepTally
@@ -30,6 +31,8 @@ _ENOUGH_ROWS = (
 )
 _NO_STAGING = np.empty(0, dtype=np.uint8)
 _NOBODY = np.empty(0, dtype=np.int64)
+_ANY = np.iinfo(np.int64).max
+_PICKS = 3  # one is matched, two are under way
 _STAGING_SHARE = 0.34  # of the output reservation; as much for columns of staged rows, the rest for hits
 
 
@@ -62,6 +65,12 @@ class RegionJoin(SemiStreamJoin):
         self._output_bytes = 0
         self._used_since_return = 0
         self._board: Board | None = None
+        self._picker = Picker(
+            master,
+            sizes.disk_buffer_bytes // _PICKS,
+            sizes.regions_per_read * sizes.reads_per_step // 2,
+            sizes.region_pages,
+        )
 
     def _clear_waiting(self) -> None:
         # Held by waiting
@@ -70,6 +79,7 @@ class RegionJoin(SemiStreamJoin):
         # Held by the disk buffer
         self._services: deque[Service] = deque()
         self._turn = 0
+        self._alone: Int64s = _NOBODY
 
     def _no_waiting_rows(self) -> WaitingRoom:
         layout = RowLayout.of(self.plan.stream_schema)
@@ -113,6 +123,8 @@ class RegionJoin(SemiStreamJoin):
                     break
                 with tally.timed("read"):
                     start, matches = service.arrive(self._master)
+                if isinstance(service, Picked) and service.left_over is not None:
+                    self._put_back(service.left_over)
                 self._read_ahead()
                 with tally.timed("match"):
                     self._meet(service, start, matches)
@@ -182,38 +194,86 @@ class RegionJoin(SemiStreamJoin):
         self._room.release(service.slots[rows])
 
     def _read_ahead(self) -> bool:
-        """Keep a read under way for the regions that should be served next; False when nobody waits."""
-        while len(self._services) <= self.sizes.reads_ahead and len(regions := self._choose()):
-            self._begin_service(regions)
+        """Keep reads under way for the regions that should be served next; False when nobody waits."""
+        while self._begin_next():
+            pass
         return bool(self._services)
 
-    def _choose(self) -> Int64s:
+    def _begin_next(self) -> bool:
+        """Begin a read; False when nobody waits, or when what was read must be used up first."""
+        held_bytes = sum(service.buffer_bytes(self._master) for service in self._services)
+        left_bytes = self.sizes.disk_buffer_bytes - held_bytes
+        reads = 1 + self.sizes.reads_ahead
+        may_read = len(self._services) < reads and left_bytes >= self.sizes.disk_buffer_bytes // reads
+        may_read |= not self._services
+        regions = self._alone
+        if self._picker.is_able and not len(self._alone) and not self._given:
+            # After a read of whole pages the next one will most likely be such a read too.
+            follows_pick = bool(self._services) and isinstance(self._services[-1], Picked)
+            if left_bytes < self._picker.size_bytes or not (may_read or follows_pick):
+                return False
+            regions = self._choose(self._picker.most_with(self._board), self._picker.most_rows)
+            if not len(regions) or self._begin_picking(regions):
+                return len(regions) > 0
+        if not may_read:
+            return False
+        self._alone = _NOBODY
+        most = self.sizes.regions_per_read
+        if not 0 < len(regions) <= most or len(self._fitting(regions, most, _ANY)) < len(regions):
+            regions = self._choose(most)
+        if len(regions):
+            self._begin_service(regions)
+        return len(regions) > 0
+
+    def _begin_picking(self, regions: Int64s) -> bool:
+        """Begin a read that keeps only what is waited for; False where that cannot be done or is not worth it."""
+        rows = self._room.count[regions].astype(np.int64)
+        if int(rows.sum()) > self._picker.most_rows or not self._regions.are_dense(regions, rows):
+            return False
+        pages, edges = self._regions.pages_of(regions)
+        stretches = self._picker.place(pages, regions, edges, self._board)
+        if stretches is None:
+            return False
+        since = self._room.since[regions]
+        waiting = Waiting(*self._room.pop(regions), regions, rows, since)
+        self._services.append(self._picker.begin(waiting, pages, stretches))
+        self._began(len(regions), len(waiting.slots), pages)
+        return True
+
+    def _put_back(self, waiting: Waiting) -> None:
+        """Let rows wait again; the region that was in the way is read alone, by a way that says why."""
+        self._room.put_back(waiting.slots, waiting.regions, waiting.rows, waiting.since)
+        self._alone = waiting.regions[:1]
+
+    def _choose(self, most: int, most_rows: int = _ANY) -> Int64s:
         """Regions in the order in which they lie on disk: those whose rows wait longest, and those with most rows.
 
         Before them those that another process of the host has just read; after them those that one is reading.
         """
-        most = self.sizes.regions_per_read
         if self._board is None:
-            return self._own_choice(most)
+            return self._own_choice(most, most_rows)
         posted = self._board.fresh(self._room.count)
         if len(posted):
-            return np.sort(posted[:most])
+            return np.sort(self._fitting(posted[:most], most, most_rows))
         others = self._board.under_way()
         others = others[(others >= 0) & (others < len(self._regions))]
         waiting, self._room.count[others] = self._room.count[others], 0
-        chosen = self._own_choice(most)
+        chosen = self._own_choice(most, most_rows)
         self._room.count[others] = waiting
-        return chosen if len(chosen) else self._own_choice(most)
+        return chosen if len(chosen) else self._own_choice(most, most_rows)
 
-    def _own_choice(self, most: int) -> Int64s:
+    def _own_choice(self, most: int, most_rows: int) -> Int64s:
         self._turn = (self._turn + 1) % 2
         oldest = (most + self._turn) // 2
-        waiting = self._room.choose(oldest, most - oldest)
-        pages = self._regions.first_page[waiting + 1] - self._regions.first_page[waiting]
-        if int(pages.sum()) > self.sizes.pages_per_read:
-            fitting = np.searchsorted(np.cumsum(pages), self.sizes.pages_per_read, side="right")
-            waiting = waiting[: max(1, int(fitting))]
-        return np.sort(waiting)
+        return np.sort(self._fitting(self._room.choose(oldest, most - oldest), most, most_rows))
+
+    def _fitting(self, regions: Int64s, most: int, most_rows: int) -> Int64s:
+        """The first of them whose pages and rows are not too many; one at least."""
+        pages = self._regions.first_page[regions + 1] - self._regions.first_page[regions]
+        is_fitting = (np.cumsum(pages) <= most * self.sizes.region_pages) & (
+            np.cumsum(self._room.count[regions]) <= most_rows
+        )
+        return regions[: max(1, int(np.count_nonzero(is_fitting)))]
 
     def _begin_service(self, regions: Int64s) -> None:
         rows = self._room.count[regions].astype(np.int64)
@@ -313,7 +373,7 @@ class RegionJoin(SemiStreamJoin):
 
     def _disk_bytes(self) -> dict[str, int]:
         """Bytes in use, by reservation."""
-        in_flight = sum(self._master.rows_buffer_bytes(service.pages) for service in self._services)
+        in_flight = sum(service.buffer_bytes(self._master) for service in self._services)
         regions = self._regions.bytes_held + len(self._regions) * REGION_BYTES
         return {
             "waiting": self._room.bytes_held,

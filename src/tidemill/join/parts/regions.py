@@ -38,6 +38,16 @@ class Regions:
     def bytes_held(self) -> int:
         return self.first_page.nbytes + self._first_code.nbytes
 
+    def pages_of(self, regions: Int64s) -> tuple[Int64s, Int64s]:
+        """Numbers of all pages of some regions, and with which of them each region begins, and the end."""
+        pages = self.first_page[regions + 1] - self.first_page[regions]
+        return _ranges(self.first_page[regions], pages), np.append(0, np.cumsum(pages))
+
+    def are_dense(self, regions: Int64s, rows: Int64s) -> bool:
+        """Whether so many rows wait for them together that single pages are not worth finding."""
+        pages = self.first_page[regions + 1] - self.first_page[regions]
+        return int(rows.sum()) * _SPARSE >= int(pages.sum())
+
     def pages_for(self, regions: Int64s, rows: Int64s, codes: Int64s) -> Int64s:
         """Numbers of the pages that must be read for the codes that wait for some regions.
 

@@ -131,6 +131,10 @@ class Service:
         edges = self.page.page_start[np.searchsorted(self.pages, first_page)]
         return np.repeat(edges[:-1], rows), np.repeat(edges[1:], rows)
 
+    def buffer_bytes(self, master: Master) -> int:
+        """Memory that is held by what was read or is being read."""
+        return master.rows_buffer_bytes(self.pages)
+
     def is_complete(self, start: Int64s, matches: Int64s) -> Bools:
         """Which codes have all their rows in this piece, as far as that is known."""
         if not self.is_long:

@@ -113,6 +113,22 @@ class WaitingRoom:
         kernels.pop(*lists, regions, slots, codes)
         return slots, codes
 
+    def put_back(self, slots: Int64s, regions: Int64s, rows: Int64s, since: Int64s) -> None:
+        """Let rows wait again that `pop` took, before those that came since.
+
+        Args:
+            slots: As `pop` gave them.
+            regions: For which they wait.
+            rows: How many for each; none for none.
+            since: When the oldest of each came.
+        """
+        end = np.cumsum(rows)
+        self._next[slots[:-1]] = slots[1:]
+        self._next[slots[end - 1]] = self._head[regions]
+        self._head[regions] = slots[end - rows]
+        self.count[regions] += rows.astype(np.int32)
+        self.since[regions] = since
+
     def release(self, slots: Int64s) -> None:
         kernels.release(self.rows, self._free, self._at, self._state, self._stride, slots)
 

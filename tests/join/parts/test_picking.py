@@ -1,0 +1,169 @@
+"""Reads that keep only wanted rows: the same rows leave as by whole pages, also where such a read must stop."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.join.streams import batch, join_on, totals
+
+from tidemill.core.errors import StoreError
+from tidemill.core.memory import MemoryBudget
+from tidemill.join.drive import drive
+from tidemill.join.parts import picking
+from tidemill.join.parts.picking import Picked, Picker
+from tidemill.join.protocol import SemiStreamJoin, StepReport
+from tidemill.join.tide import TideJoin
+from tidemill.master import MasterData
+from tidemill.master.board import Board
+
+KEYS = 8_000
+MEMORY_BYTES = 8_000_000
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> MasterData:
+    """Even keys, of which some have several rows; rows of many lengths; small pages."""
+    chance = np.random.default_rng(1)
+    keys = np.repeat(np.arange(KEYS) * 2, chance.integers(1, 4, KEYS))
+    names = ["x" * int(length) for length in chance.integers(0, 200, len(keys))]
+    table = pa.table({"id": keys, "number": np.arange(len(keys)), "name": names})
+    path = tmp_path_factory.mktemp("m")
+    MasterData.build(table, key="id", path=path, page_bytes=4096)
+    return MasterData.open(path, reads_in_flight=2)
+
+
+@pytest.fixture
+def stream() -> list[pa.RecordBatch]:
+    chance = np.random.default_rng(2)
+    return [batch(chance.integers(0, 2 * KEYS, 5_000)) for _ in range(3)]
+
+
+@pytest.fixture
+def picked(monkeypatch: pytest.MonkeyPatch) -> list[Picked]:
+    """Every read of this kind that arrives, as it is then."""
+    seen: list[Picked] = []
+    arrive = Picked.arrive
+
+    def watched(self: Picked, of: MasterData) -> Any:
+        seen.append(self)
+        return arrive(self, of)
+
+    monkeypatch.setattr(Picked, "arrive", watched)
+    return seen
+
+
+def tide(master: MasterData, **options: Any) -> TideJoin:
+    join = join_on("tide", master, MEMORY_BYTES, **{"how": "left", **options})
+    assert isinstance(join, TideJoin)
+    return join
+
+
+def rows_of(join: SemiStreamJoin, stream: list[pa.RecordBatch]) -> Counter[str]:
+    return rows_in(list(drive(join, stream)))
+
+
+def rows_in(reports: list[StepReport]) -> Counter[str]:
+    return Counter(str(row) for report in reports for out in report.outputs for row in out.to_pylist())
+
+
+@pytest.fixture
+def expected(
+    master: MasterData, stream: list[pa.RecordBatch], monkeypatch: pytest.MonkeyPatch
+) -> Counter[str]:
+    """What leaves when whole pages are read."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Picker, "is_able", False)
+        return rows_of(tide(master), stream)
+
+
+def test_the_same_rows_leave_as_by_whole_pages(
+    master: MasterData, stream: list[pa.RecordBatch], expected: Counter[str], picked: list[Picked]
+):
+    join = tide(master)
+    reports = list(drive(join, stream))
+    assert rows_in(reports) == expected
+    for report in reports:
+        assert report.held_bytes["disk_buffer"] <= join.sizes.disk_buffer_bytes
+        assert report.pages_read <= join.sizes.pages_per_step
+    assert any(report.held_bytes["disk_buffer"] for report in reports)
+    assert picked
+    assert all(read.left_over is None for read in picked)
+    assert max(len(np.unique(read.codes)) for read in picked) > 100
+    # A master row is kept once, however many wait for it.
+    for read in picked:
+        _, first = np.unique(read.codes, return_index=True)
+        assert len(read.page.at) == read.matches[first].sum()
+
+
+def test_regions_whose_rows_find_no_room_are_served_later(
+    master: MasterData,
+    stream: list[pa.RecordBatch],
+    expected: Counter[str],
+    picked: list[Picked],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(picking, "_FILL", 100.0)
+    join = tide(master)
+    join._picker.size_bytes = 280_000
+    assert rows_of(join, stream) == expected
+    stopped = [read for read in picked if read.left_over is not None]
+    assert any(len(read.slots) for read in stopped), "no read stopped half way"
+
+
+def test_a_damaged_page_is_named_after_rows_before_it_have_left(
+    tmp_path: Path, stream: list[pa.RecordBatch], picked: list[Picked]
+):
+    table = pa.table({"id": np.arange(2 * KEYS), "name": ["some name"] * 2 * KEYS})
+    MasterData.build(table, key="id", path=tmp_path, page_bytes=4096)
+    file = max(tmp_path.rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    content = bytearray(file.read_bytes())
+    content[4096 * 70 + 100] ^= 1
+    file.write_bytes(content)
+    join = tide(MasterData.open(tmp_path, reads_in_flight=2))
+    with pytest.raises(StoreError, match=r"page 70 of .* fails its checksum") as refusal:
+        rows_of(join, stream)
+    assert refusal.value.code == "page_corrupt"
+    assert any(read.left_over is not None for read in picked)
+
+
+def test_rows_of_a_read_under_way_are_in_a_snapshot(
+    master: MasterData, stream: list[pa.RecordBatch], expected: Counter[str]
+):
+    join, found = tide(master), Counter[str]()
+    was_under_way = False
+    for arrivals in stream:
+        join.offer(arrivals.slice(0, 2_500))
+        join.offer(arrivals.slice(2_500))
+        while join._arrivals.rows:
+            report = join.step()
+            found.update(str(row) for out in report.outputs for row in out.to_pylist())
+            was_under_way |= any(isinstance(read, Picked) for read in join._services)
+            again = tide(master)
+            again.restore(join.snapshot())
+            assert again.pending_rows == join.pending_rows
+            join = again
+    for report in join.drain():
+        found.update(str(row) for out in report.outputs for row in out.to_pylist())
+        was_under_way |= any(isinstance(read, Picked) for read in join._services)
+    assert was_under_way
+    assert found == expected
+
+
+def test_what_is_posted_on_the_board_is_not_read_again(
+    master: MasterData, stream: list[pa.RecordBatch], picked: list[Picked], tmp_path: Path
+):
+    first = tide(master)
+    region_bytes = 2 * first.sizes.region_pages * master.longest_page_bytes
+    reports, pages_read = [], []
+    for _ in range(2):
+        board = Board(tmp_path / "board", 64 * region_bytes, region_bytes)  # all regions have a slot
+        join = TideJoin(master, first.plan, MemoryBudget(MEMORY_BYTES), board=board)
+        reports.append(list(drive(join, stream[:1])))
+        pages_read.append(totals(reports[-1])["pages_read"])
+    assert picked
+    assert pages_read[0] > master.pages // 2
+    assert pages_read[1] == 0
+    assert rows_in(reports[0]) == rows_in(reports[1])
