@@ -161,8 +161,11 @@ def _division(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes that a host holds once, and bytes of each worker."""
     if hosted.algorithm == TideJoin.name:
-        shares = HostShares.of(master, hosted.plan, hosted.memory_bytes, workers)
-        return {"hot_rows": shares.hot_bytes}, _parts(shares.worker)
+        shares = HostShares.of(
+            master, hosted.plan, hosted.memory_bytes, workers, shares_reads=hosted.shares_reads
+        )
+        posted = {"posted_pages": shares.board_bytes} if shares.board_bytes else {}
+        return {"hot_rows": shares.hot_bytes, **posted}, _parts(shares.worker)
     kind: Any = JOINS[hosted.algorithm]
     return {}, _parts(kind.sizes_for(master, hosted.plan, join_bytes(hosted.memory_bytes, workers)))
 

@@ -31,7 +31,7 @@ HOT_SHARE = 0.55
 """Of what `tide` has for hot and waiting rows. Waiting rows are those of one batch, so the hot ones get more."""
 _READS_IN_FLIGHT = 4
 _BOARD_BYTES = 6 * 2**20
-_REGIONS_PER_READ = 4
+_REGIONS_PER_READ = 8
 _ARRIVALS_BYTES = 2**20
 _OUTPUT_BYTES = 2**21
 
@@ -46,7 +46,9 @@ class HostShares:
     worker: TideSizes
 
     @classmethod
-    def of(cls, master: MasterData, plan: OutputPlan, memory_bytes: int, workers: int) -> "HostShares":
+    def of(
+        cls, master: MasterData, plan: OutputPlan, memory_bytes: int, workers: int, *, shares_reads: bool
+    ) -> "HostShares":
         """Small parts for what only passes through a worker: there are several, and hot rows serve them all."""
         sizes = TideJoin.sizes_for(master, plan, join_bytes(memory_bytes, workers))
         read_bytes = sizes.disk_buffer_bytes // (1 + sizes.reads_ahead)
@@ -60,7 +62,7 @@ class HostShares:
             output_bytes=min(sizes.output_bytes, _OUTPUT_BYTES),
         )
         both = sizes.total_bytes - slim.total_bytes + slim.hot_rows_bytes + slim.waiting_bytes
-        board = min(_BOARD_BYTES // workers, both // 4) if workers > 1 else 0
+        board = min(_BOARD_BYTES // workers, both // 4) if workers > 1 and shares_reads else 0
         hot = max(64, int((both - board) * HOT_SHARE))
         worker = replace(slim, hot_rows_bytes=64, waiting_bytes=both - board - hot)
         return cls(workers * (hot - 64), workers * board, worker)
@@ -110,14 +112,16 @@ class WorkerJoin:
         self._files: tuple[Path, ...] = ()
         self.join: SemiStreamJoin
         if lookup.algorithm == TideJoin.name:
-            shares = HostShares.of(self.master, lookup.plan, lookup.memory_bytes, workers)
+            shares = HostShares.of(
+                self.master, lookup.plan, lookup.memory_bytes, workers, shares_reads=lookup.shares_reads
+            )
             row_bytes = max(self.master.row_bytes, self.master.layout.least_row_bytes)
             setting = f"{owner} {self.master.schema} {shares.hot_bytes} {lookup.master_path}"
             file = hot_file(folder, setting)
             self._hot = SharedRowCache(file, shares.hot_bytes, row_bytes, self.master.layout, setting)
             longest = shares.worker.region_pages * self.master.longest_page_bytes
             posted = board_file(folder, setting, f"{self.master.identity} {shares}")
-            board = Board(posted, shares.board_bytes, longest) if workers > 1 else None
+            board = Board(posted, shares.board_bytes, longest) if shares.board_bytes else None
             self._files = (file, posted)
             forget_unused(folder)
             self.join = TideJoin(
