@@ -3,16 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.join.streams import ROWS, batch, build, join_on, skewed, totals
+from tests.join.streams import ROWS, batch, build, skewed, totals
+from tests.join.tides import MOST_STEPS, finished, least_bytes, repeated, tide
 
-from tidemill.core.errors import BudgetError, StoreError
+from tidemill.core.errors import StoreError
 from tidemill.core.memory import MemoryBudget
 from tidemill.join.catalog import make_join
 from tidemill.join.drive import drive
@@ -23,25 +23,10 @@ from tidemill.join.tide import TideJoin
 from tidemill.join.tide_sizes import TideSizes
 from tidemill.master import MasterData
 
-MOST_STEPS = 20_000
-
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> MasterData:
     return build(tmp_path_factory.mktemp("m"))
-
-
-def tide(master: MasterData, memory_bytes: int = 1_000_000, **options: Any) -> TideJoin:
-    join = join_on("tide", master, memory_bytes, **{"how": "left", **options})
-    assert isinstance(join, TideJoin)
-    return join
-
-
-def finished(reports: Iterable[StepReport], most_steps: int = MOST_STEPS) -> list[StepReport]:
-    """All reports, of which there must be an end."""
-    seen = list(islice(reports, most_steps))
-    assert len(seen) < most_steps, "the join goes on for ever"
-    return seen
 
 
 def rows_of(reports: Iterable[StepReport]) -> list[dict[str, Any]]:
@@ -176,14 +161,6 @@ def test_a_damaged_page_is_an_error_whoever_reads_it(tmp_path: Path):
 # Keys with many rows.
 
 
-def repeated(folder: Path, rows_of_key: dict[int, int], page_bytes: int = 4096) -> MasterData:
-    keys = np.repeat(list(rows_of_key), list(rows_of_key.values()))
-    table = pa.table(
-        {"id": keys, "n": np.arange(len(keys)), "name": [f"row {n} " + "x" * 70 for n in range(len(keys))]}
-    )
-    return MasterData.build(table, key="id", path=folder, page_bytes=page_bytes)
-
-
 @pytest.mark.parametrize("how", get_args(How))
 @pytest.mark.parametrize("restores_every", [0, 1, 3])
 def test_a_key_over_many_pages_gives_each_pair_once(how: How, restores_every: int, tmp_path: Path):
@@ -217,12 +194,6 @@ def test_a_key_over_many_pages_gives_each_pair_once(how: How, restores_every: in
     if how in ("inner", "left"):
         pairs = [(row["row"], row["n"]) for row in rows_of(reports)]
         assert len(pairs) == len(set(pairs))
-
-
-def least_bytes(store: MasterData, **options: Any) -> int:
-    with pytest.raises(BudgetError, match="too little") as refusal:
-        tide(store, 1, **options)
-    return int(refusal.value.least_bytes)
 
 
 def test_a_hot_row_cut_in_its_middle_goes_on_there_after_a_restore(tmp_path: Path):

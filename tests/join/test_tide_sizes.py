@@ -1,14 +1,14 @@
 """TIDE and its budget: sizes, snapshots and rows that do not fit, output inside its reservation."""
 
 from collections.abc import Iterable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.join.streams import ROWS, batch, build, join_on, totals
+from tests.join.streams import ROWS, batch, build, totals
+from tests.join.tides import finished, least_bytes, repeated, tide
 
 from tidemill.core.errors import BudgetError, StoreError
 from tidemill.core.memory import MemoryBudget
@@ -19,25 +19,10 @@ from tidemill.join.protocol import StepReport
 from tidemill.join.tide import TideJoin
 from tidemill.master import MasterData
 
-MOST_STEPS = 20_000
-
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> MasterData:
     return build(tmp_path_factory.mktemp("m"))
-
-
-def tide(master: MasterData, memory_bytes: int = 1_000_000, **options: Any) -> TideJoin:
-    join = join_on("tide", master, memory_bytes, **{"how": "left", **options})
-    assert isinstance(join, TideJoin)
-    return join
-
-
-def finished(reports: Iterable[StepReport], most_steps: int = MOST_STEPS) -> list[StepReport]:
-    """All reports, of which there must be an end."""
-    seen = list(islice(reports, most_steps))
-    assert len(seen) < most_steps, "the join goes on for ever"
-    return seen
 
 
 def rows_of(reports: Iterable[StepReport]) -> list[dict[str, Any]]:
