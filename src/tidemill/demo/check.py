@@ -162,9 +162,9 @@ def read_batches(path: Path) -> list[dict[str, Any]]:
     lines = path.read_bytes().split(b"\n")[:-1]
     reports: dict[int, dict[str, Any]] = {}
     for report in (json.loads(line) for line in lines if line.endswith(b"}")):
-        reports.setdefault(
-            report["end_entry"], report
-        )  # a repeat after a restart comes later than the rows did
+        if "end_entry" in report:  # the others tell what the join did
+            # A repeat after a restart comes later than the rows did.
+            reports.setdefault(report["end_entry"], report)
     return list(reports.values())
 
 
