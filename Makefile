@@ -17,7 +17,7 @@ demo: setup ## Run the whole warehouse on this machine and check every row
 	@$(BIN)/tidemill demo $(ARGS)
 
 test: setup ## Run the tests
-	@$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile $(ARGS)
 
 check: setup ## Lint, format, types and import rules: what CI runs before the tests
 	$(BIN)/ruff check .
