@@ -10,13 +10,12 @@ import numpy as np
 from numba import njit, types
 
 from tidemill.join.parts.kernels import Bools, Int64s, UInt16s, UInt32s, home_slot
+from tidemill.join.parts.row_cache_kernels import MOST_BYTES_OF_A_KEY, MOST_ROWS_OF_A_KEY
 from tidemill.master.addresses import load_32, load_64, move_bytes, store_64
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s
 
 GROUP_BYTES = 16
 """Before the rows of a group."""
-MOST_ROWS_OF_A_KEY = 2**16 - 1
-MOST_BYTES_OF_A_KEY = 8 * (2**16 - 1)
 ENTRIES, MOST_ENTRIES, END, IS_FULL, LEAST_MET, PROBED = range(6)
 """Places in the state: entries now and at most, end of the groups, whether something did not fit, how often a code must
 have been met to become hot, codes probed since hits were halved last."""
@@ -178,28 +177,6 @@ def _empty(table: Int64s, hits: UInt16s, slot: int) -> None:
     table[free, 0], table[free, 1], hits[free] = 0, 0, 0
 
 
-@njit(types.int64(_TABLE, _HITS, types.int64, types.int64, types.int64), cache=True)
-def evict(table: Int64s, hits: UInt16s, below: int, of_equals: int, equals: int) -> int:
-    """How many entries went: those with fewer hits than `below`, and so many of the `equals` with exactly that.
-
-    The latter are taken evenly from the whole table.
-    """
-    gone = turn = slot = 0
-    while slot < table.shape[0]:
-        is_weak = hits[slot] < below
-        if table[slot, 1] != 0 and hits[slot] == below:
-            turn += of_equals
-            is_weak = turn >= equals
-            if is_weak:
-                turn -= equals
-        if table[slot, 1] == 0 or not is_weak:
-            slot += 1
-            continue
-        gone += 1
-        _empty(table, hits, slot)  # and look again: another may have moved up
-    return gone
-
-
 @njit(types.int64(_TABLE, _HITS, READ_INT64S), cache=True)
 def forget(table: Int64s, hits: UInt16s, codes: Int64s) -> int:
     """How many of these codes were hot; they are no longer."""
@@ -233,4 +210,4 @@ def close_gaps(table: Int64s, groups: UInt8s, end: int) -> int:
     return to
 
 
-__all__ = ["admit", "close_gaps", "evict", "forget", "probe"]
+__all__ = ["admit", "close_gaps", "forget", "probe"]
