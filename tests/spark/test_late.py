@@ -12,8 +12,9 @@ from pyspark.sql.functions import current_timestamp
 
 import tidemill as tm
 from tidemill.core.errors import SpecError
+from tidemill.core.units import parse_span_ms
 from tidemill.spark.late import MATCHED_COLUMN, Late, check_late, late_output, split_fates
-from tidemill.spark.parking import Parking, parse_span_ms
+from tidemill.spark.parking import Parking
 
 PRODUCTS = pa.table({"product_id": [1, 2], "name": ["tea", "milk"], "price": pa.array([3, 4], pa.int32())})
 

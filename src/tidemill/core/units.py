@@ -16,6 +16,19 @@ _UNITS = {
     "tib": 2**40,
 }
 
+_MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
+_SPAN_MS = {
+    "ms": 1,
+    "s": 1_000,
+    "min": _MINUTE_MS,
+    "h": _HOUR_MS,
+    "d": _DAY_MS,
+    "second": 1_000,
+    "minute": _MINUTE_MS,
+    "hour": _HOUR_MS,
+    "day": _DAY_MS,
+}
+
 
 def parse_bytes(text: str | int) -> int:
     """Bytes from "256 MB", "16 KiB" or a plain number.
@@ -40,6 +53,25 @@ def parse_bytes(text: str | int) -> int:
             f"a size must be more than zero, not {text!r}", code="bad_size", next_move="give a positive size"
         )
     return int(number * _UNITS[unit])
+
+
+def parse_span_ms(text: str) -> int:
+    """Milliseconds from "90 s", "15 min", "1.5 h" or "2 hours".
+
+    >>> parse_span_ms("90 s"), parse_span_ms("1.5h"), parse_span_ms("2 Minutes")
+    (90000, 5400000, 120000)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text.lower())
+    unit = (_SPAN_MS.get(match[2]) or _SPAN_MS.get(match[2].removesuffix("s"))) if match else None
+    span_ms = round(float(match[1]) * unit) if match and unit else 0
+    if not span_ms:
+        raise SpecError(
+            f"{text!r} is not a span of time",
+            code="bad_span",
+            next_move=f'write a number and a unit ({", ".join(_SPAN_MS)}), such as "15 min"',
+            given=text,
+        )
+    return span_ms
 
 
 def format_bytes(count: float) -> str:
@@ -74,4 +106,4 @@ def format_ms(milliseconds: float | None) -> str:
     return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.3g} s"
 
 
-__all__ = ["format_bytes", "format_count", "format_ms", "parse_bytes"]
+__all__ = ["format_bytes", "format_count", "format_ms", "parse_bytes", "parse_span_ms"]

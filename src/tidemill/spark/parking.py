@@ -1,7 +1,6 @@
 """`tm.Parking`: where rows wait for their master row, outside of the stream, and come back from."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidemill.core.errors import SpecError, StoreError, unknown_choice
+from tidemill.core.units import parse_span_ms
 from tidemill.master import MasterData
 from tidemill.master.expire import CLAIMS_FOLDER
 from tidemill.spark.failpoint import die_if_told
@@ -31,7 +31,6 @@ from tidemill.spark.parking_place import ParkingCounts, count_rows, open_place, 
 from tidemill.spark.parking_source import ParkingDataSource
 
 Then = Literal["emit", "reject", "default"]
-_UNIT_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Parking:
@@ -182,23 +181,6 @@ def with_parked(stream: DataFrame, parking: Parking, *, max_rows_per_batch: int 
     return live.unionByName(due)
 
 
-def parse_span_ms(text: str) -> int:
-    """Milliseconds from "90 s", "15 min" or "1.5 h".
-
-    >>> parse_span_ms("90 s"), parse_span_ms("1.5h"), parse_span_ms("250 ms")
-    (90000, 5400000, 250)
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text)
-    if match is None or match[2] not in _UNIT_MS or not round(float(match[1]) * _UNIT_MS[match[2]]):
-        raise SpecError(
-            f"{text!r} is not a span of time",
-            code="bad_span",
-            next_move=f'write a number and a unit ({", ".join(_UNIT_MS)}), such as "15 min"',
-            given=text,
-        )
-    return round(float(match[1]) * _UNIT_MS[match[2]])
-
-
 def _joined_version(master_path: Path, query_id: str, batch_id: int) -> str | None:
     """Identity of the master version that the batch has claimed.
 
@@ -224,4 +206,4 @@ def _query_id(spark: SparkSession) -> str:
     return found
 
 
-__all__ = ["Parking", "Then", "parse_span_ms", "with_parked"]
+__all__ = ["Parking", "Then", "with_parked"]

@@ -1,12 +1,10 @@
 """When a running query goes over to newer master data: at each batch, every so often, or never."""
 
 import math
-import re
 from dataclasses import dataclass
 
 from tidemill.core.errors import SpecError
-
-_SECONDS = {"ms": 0.001, "s": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
+from tidemill.core.units import parse_span_ms
 
 
 @dataclass(frozen=True)
@@ -41,16 +39,15 @@ class Refresh:
         """
         if text in ("batch", "never"):
             return cls(0.0 if text == "batch" else math.inf)
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text.lower())
-        unit = (_SECONDS.get(match[2]) or _SECONDS.get(match[2].removesuffix("s"))) if match else None
-        if match is None or unit is None:
+        try:
+            return cls(parse_span_ms(text) / 1000)
+        except SpecError as error:
             raise SpecError(
                 f"{text!r} does not say when to refresh master data",
                 code="bad_refresh",
                 next_move='write "batch", "never", or a span of time such as "30 s" or "5 min"',
                 given=text,
-            )
-        return cls(float(match[1]) * unit)
+            ) from error
 
     def choose(self, current_version: int, last_claim: Claim | None, *, now_unix_ms: int) -> int:
         """The version for a new batch.
