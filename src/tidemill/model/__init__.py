@@ -1,0 +1,1 @@
+"""Predictions before a run: arithmetic on sizes, skew and calibrated costs."""

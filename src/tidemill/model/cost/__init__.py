@@ -1,0 +1,1 @@
+"""What each join algorithm does for a stream row, one file an algorithm."""
