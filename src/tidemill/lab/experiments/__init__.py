@@ -1,0 +1,1 @@
+"""The papers' claims, one file an experiment; each module has `EXPERIMENTS` (`lab/experiment.py`)."""
