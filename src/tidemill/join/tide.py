@@ -82,8 +82,9 @@ class TideJoin(RegionJoin):
         hot: HotCache | None = None,
         board: Board | None = None,
     ) -> None:
-        super().__init__(master, plan, budget, sizes or self.sizes_for(master, plan, budget.left_bytes))
-        self._board = board
+        super().__init__(
+            master, plan, budget, sizes or self.sizes_for(master, plan, budget.left_bytes), board
+        )
         self._split = Split()
         self._resize_to: float | None = None
         self._aside = Aside(may_use_another_core=hot is None)  # whoever shares hot rows shares cores too

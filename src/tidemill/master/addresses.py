@@ -80,10 +80,42 @@ def _fetcher() -> Callable[[int], None]:
     return cast("Callable[[int], None]", fetch)
 
 
+def _shared_loader() -> Callable[[int], int]:
+    """An intrinsic that gives the 64-bit number at an address as another process has written it, after all loads before it."""
+
+    @intrinsic
+    def load(_: Any, address: Any) -> Any:  # noqa: ARG001 - as above
+        def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+            builder.fence("seq_cst")
+            pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+            return builder.load_atomic(pointer, "seq_cst", 8)
+
+        return types.int64(types.int64), generate
+
+    return cast("Callable[[int], int]", load)
+
+
+def _shared_storer() -> Callable[[int, int], None]:
+    """An intrinsic that writes a 64-bit number to an address, for other processes: after all stores before it, before all after it."""
+
+    @intrinsic
+    def store(_: Any, address: Any, value: Any) -> Any:  # noqa: ARG001 - as above
+        def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+            pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+            builder.store_atomic(arguments[1], pointer, "seq_cst", 8)
+            builder.fence("seq_cst")
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return cast("Callable[[int, int], None]", store)
+
+
 move_32, move_16, move_8, move_4, move_2, move_1 = (_mover(size) for size in (32, 16, 8, 4, 2, 1))
 load_8, load_32, load_64 = (_loader(bits) for bits in (8, 32, 64))
 store_8, store_32, store_64 = (_storer(bits) for bits in (8, 32, 64))
 fetch = _fetcher()
+load_shared, store_shared = _shared_loader(), _shared_storer()
 
 
 @njit(types.void(types.int64, types.int64, types.int64), cache=True, inline="always")
@@ -128,6 +160,7 @@ __all__ = [
     "load_8",
     "load_32",
     "load_64",
+    "load_shared",
     "move_4",
     "move_8",
     "move_bytes",
@@ -135,4 +168,5 @@ __all__ = [
     "store_8",
     "store_32",
     "store_64",
+    "store_shared",
 ]

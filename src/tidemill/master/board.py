@@ -1,105 +1,152 @@
-"""Stretches of pages that one process has read and the others of its host may need too: a small shared area.
+"""Regions of pages that one process has read and the others of its host need too: a small shared area.
 
 ```
-process A   reads 17 from disk ─▶ verifies ─▶ posts 17 ┐
-process B   waits for 17 among others, sees it posted ─┴▶ copies 17 ─▶ verifies
+process A   claims 17, reads it into a slot of its own, verifies it, posts it ─┐
+process B   finds 17 claimed, reads 18 meanwhile ──────────────────────────────┴▶ takes its rows out of A's slot
 ```
-Nothing is locked. A stretch may be overwritten while it is copied; whoever copies verifies every page as if it came
-from disk, and reads it from disk when a checksum fails.
+So a page is read and verified once a host. Nothing is locked. Each process has a *seat* with slots into which it alone
+writes; whoever looks at a slot of another checks its ticket before and after, and reads the region itself if that
+has changed meanwhile. A claim that leads to nothing is over after some milliseconds. Who is ahead waits a moment before
+it overwrites what another that is at work still wants.
 """
 
+import fcntl
 import mmap
 import os
-import time
+import struct
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.master.board_kernels import OWNER, SLOT_NUMBER, TICKET
-
 Int64s = npt.NDArray[np.int64]
 
-_HEADER_BYTES = 4096
-_CLOCK = 0
-_SLOTS_AT, _UNDER_WAY_AT = 8, 264
-_MOST_SLOTS = 64
-_UNDER_WAY = 64
-_STALE_SECONDS = 0.05  # a read that takes longer has died with its process, or is not worth waiting for
+LANES = 2
+"""Of a seat: reads of one process that are under way at a time, each with slots of its own."""
+_BLOCK_BYTES = 4096
+_HAND = 0
+_HEAD_WORDS = 8
+
+
+class Lane(NamedTuple):
+    """What one read needs to know of the board, in the order in which `pick` takes it."""
+
+    posted: Int64s
+    """For each region where it was last posted: ticket x slots + slot; 0 for nowhere."""
+    claimed: Int64s
+    """For each region when someone last began to read it, in nanoseconds."""
+    tickets: Int64s
+    """Of each slot; 0 while it is written."""
+    content: npt.NDArray[np.uint64]
+    """All slots, one after the other."""
+    slot_words: int
+    first_slot: int
+    slots: int
+    turn: Int64s
+    """How often a slot of this lane was written."""
+    held: Int64s
+    """The region in each slot."""
+    wanted: npt.NDArray[np.uint8]
+    """For each seat and region whether rows wait for it."""
+    beats: Int64s
+    """When each seat last did something, in nanoseconds."""
+    seat: int
 
 
 class Board:
-    """Stretches posted by the processes of a host, the newest few.
+    """What the processes of a host share of one version of a store.
 
     Args:
         path: Of the shared file; its name tells apart what must not be mixed up.
-        size_bytes: Of the file.
-        stretch_bytes: Of the longest stretch.
+        regions: That can be posted.
+        seats: Processes that may share what they read; those who find no seat read for themselves alone.
+        size_bytes: Of all slots.
+        region_bytes: Of the longest region.
     """
 
-    def __init__(self, path: Path, size_bytes: int, stretch_bytes: int) -> None:
-        self._stretch_bytes = -(-stretch_bytes // 4096) * 4096
-        slots = min(_MOST_SLOTS, max(0, (size_bytes - _HEADER_BYTES) // self._stretch_bytes))
+    def __init__(self, path: Path, *, regions: int, seats: int, size_bytes: int, region_bytes: int) -> None:
+        self._slot_bytes = _whole_blocks(region_bytes)
+        self._slots_of_a_lane = max(1, size_bytes // (self._slot_bytes * seats * LANES))
+        slots = self._slots_of_a_lane * LANES * seats
+        numbers = np.cumsum([_HEAD_WORDS, regions, regions, slots, LANES * seats, slots, seats])
+        head = _whole_blocks(8 * int(numbers[-1]) + seats * regions)
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        size = _HEADER_BYTES + slots * self._stretch_bytes
-        if os.fstat(file).st_size < size:
-            os.ftruncate(file, size)
-        self._map = mmap.mmap(file, size)
-        os.close(file)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        size = head + slots * self._slot_bytes
+        if os.fstat(self._file).st_size < size:
+            os.ftruncate(self._file, size)
+        self._map = mmap.mmap(self._file, size)
         memory = np.frombuffer(self._map, dtype=np.uint8)
-        words = memory[:_HEADER_BYTES].view(np.int64)
-        self._clock = words[_CLOCK : _CLOCK + 1]
-        self.slots = words[_SLOTS_AT : _SLOTS_AT + 4 * _MOST_SLOTS].reshape(-1, 4)[:slots]
-        self._under_way = words[_UNDER_WAY_AT : _UNDER_WAY_AT + 3 * _UNDER_WAY].reshape(-1, 3)
-        self.content = memory[_HEADER_BYTES:].reshape(slots, self._stretch_bytes)
-        self.owner = os.getpid()
-        self._seen = int(self._clock[0])
-        self._begun = 0
+        parts = np.split(memory[:head].view(np.int64), numbers)
+        self._head, self._posted, self._claimed, self._tickets, self._turns, self._held, self._beats, rest = (
+            parts
+        )
+        self._wanted = rest.view(np.uint8)[: seats * regions].reshape(seats, regions)
+        self._content = memory[head:].view(np.uint64)
+        self._seats = seats
+        self.seat: int | None = None
+        weakref.finalize(self, os.close, self._file)
 
-    def fresh(self, is_wanted: npt.NDArray[np.int32]) -> Int64s:
-        """Stretches that others have posted since this was asked last, as far as they are wanted."""
-        ticket, owner, number = self.slots[:, TICKET], self.slots[:, OWNER], self.slots[:, SLOT_NUMBER]
-        new = np.flatnonzero((ticket > self._seen) & (owner != self.owner))
-        if not len(new):
-            return number[new]
-        self._seen = int(ticket[new].max())
-        numbers = np.unique(number[new])
-        numbers = numbers[(numbers >= 0) & (numbers < len(is_wanted))]
-        wanted: Int64s = numbers[is_wanted[numbers] > 0]
-        return wanted
+    @contextmanager
+    def taken_seat(self) -> Iterator[None]:
+        """Inside, this process may write to the slots of a seat if one is free; nothing is under way when it ends."""
+        self.seat = next((seat for seat in range(self._seats) if self._lock(fcntl.F_WRLCK, seat)), None)
+        try:
+            yield
+        finally:
+            if self.seat is not None:
+                self._wanted[self.seat] = 0
+                self._lock(fcntl.F_UNLCK, self.seat)
+            self.seat = None
 
-    def plan(self, numbers: Int64s, sizes: Int64s) -> Int64s:
-        """For each stretch the slot and ticket to copy it from, -1 where it must be read, and those to post it under.
+    @property
+    def hand(self) -> int:
+        """Region to which reading has come: who begins there meets those that are at it."""
+        return int(self._head[_HAND])
 
-        Stretches that must be read are under way from now on.
-        """
-        lines = np.full((len(numbers), 4), -1, dtype=np.int64)
-        if not len(self.slots):
-            return lines
-        ticket, _, number, size = self.slots.T
-        is_here = (number == numbers[:, None]) & (size == sizes[:, None]) & (ticket > 0)
-        slot = is_here.argmax(axis=1)
-        posted = is_here[np.arange(len(numbers)), slot]
-        lines[posted, 0], lines[posted, 1] = slot[posted], ticket[slot[posted]]
-        read = np.flatnonzero(~posted)
-        tickets = int(self._clock[0]) + 1 + np.arange(len(read))
-        self._clock[0] += len(read)
-        lines[read, 2], lines[read, 3] = tickets % len(self.slots), tickets
-        # Halves by process: two seldom write to the same place, and then only one of them is seen.
-        half = len(self._under_way) // 2
-        places = (self._begun + np.arange(len(read))) % half + (self.owner % 2) * half
-        self._begun += len(read)
-        self._under_way[places, 0], self._under_way[places, 1] = self.owner, numbers[read]
-        self._under_way[places, 2] = time.monotonic_ns()
-        return lines
+    @hand.setter
+    def hand(self, region: int) -> None:
+        self._head[_HAND] = region
 
-    def under_way(self) -> Int64s:
-        """Stretches that others are reading now."""
-        owner, number, since = self._under_way.T
-        is_young = since > time.monotonic_ns() - int(_STALE_SECONDS * 1e9)
-        numbers: Int64s = number[is_young & (owner != self.owner) & (owner != 0)]
-        return numbers
+    @property
+    def slots_of_a_lane(self) -> int:
+        return self._slots_of_a_lane
+
+    @property
+    def slot_bytes(self) -> int:
+        return self._slot_bytes
+
+    def want(self, rows: npt.NDArray[np.int32]) -> None:
+        """Tell the others for which regions rows wait here, those of reads under way among them."""
+        if self.seat is not None:
+            self._wanted[self.seat, : len(rows)] |= rows > 0
+
+    def lane(self, number: int) -> Lane | None:
+        """For the read of that number; None without a seat."""
+        if self.seat is None:
+            return None
+        lane = LANES * self.seat + number % LANES
+        return Lane(
+            self._posted, self._claimed, self._tickets, self._content, self._slot_bytes // 8,
+            lane * self._slots_of_a_lane, self._slots_of_a_lane, self._turns[lane : lane + 1], self._held,
+            self._wanted, self._beats, self.seat,
+        )  # fmt: skip
+
+    def _lock(self, kind: int, seat: int) -> bool:
+        """Whether the lock of a seat could be changed; it belongs to this open file, and ends with the process."""
+        try:
+            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, seat, 1, 0))
+        except OSError:
+            return False
+        return True
 
 
-__all__ = ["Board"]
+def _whole_blocks(size_bytes: int) -> int:
+    return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+
+
+__all__ = ["LANES", "Board", "Lane"]

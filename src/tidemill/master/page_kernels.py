@@ -30,7 +30,7 @@ BLOCK_WORDS = PAGE_ALIGNMENT_BYTES // 8
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)
 _P3 = np.uint64(0x165667B19E3779F9)
-_LOW_HALF = np.uint64(0xFFFFFFFF)
+LOW_HALF = np.uint64(0xFFFFFFFF)
 
 _READ_WORDS = types.Array(types.uint64, 1, "C", readonly=True)
 _WORDS = types.Array(types.uint64, 1, "C")
@@ -159,6 +159,21 @@ def fill_pages(
 
 
 @njit(
+    types.boolean(_READ_WORDS, types.int64, types.int64, types.uint64, types.uint64),
+    cache=True,
+    inline="always",
+)
+def is_whole(words: UInt64s, head: int, end: int, salt: np.uint64, block: np.uint64) -> bool:
+    """Whether the page between two words is what was written at its place."""
+    used = np.int64(words[head + 1] >> np.uint64(32)) >> 3
+    rows = int(words[head + 1] & LOW_HALF)
+    # Believed only as far as there is room, until the checksum is found right.
+    if used > end - head or _words_before_rows(rows) > used:
+        return False
+    return bool(checksum(words, head + 1, head + int(used), seed_of(salt, block)) == words[head])
+
+
+@njit(
     types.int64(
         _READ_WORDS, _READ_INT64S, _READ_UINT32S, _READ_UINT16S, _READ_WORDS, _INT64S, _INT64S, _INT64S
     ),
@@ -191,16 +206,14 @@ def open_pages(
     first_row[0] = 0
     for page in range(len(block)):
         head = begin[page]
-        used = np.int64(words[head + 1] >> np.uint64(32)) >> 3
-        rows = int(words[head + 1] & _LOW_HALF)
-        # Believed only as far as there is room, until the checksum is found right.
-        if used > begin[page + 1] - head or _words_before_rows(rows) > used or row + rows > len(codes):
-            return page
-        if checksum(words, head + 1, head + used, seed_of(salts[file[page]], block[page])) != words[head]:
+        rows = int(words[head + 1] & LOW_HALF)
+        if not is_whole(words, head, begin[page + 1], salts[file[page]], block[page]) or row + rows > len(
+            codes
+        ):
             return page
         for i in range(rows):
             pair = words[head + HEAD_WORDS + i // 2] >> np.uint64(32 * (i % 2))
-            start = np.int64(pair & _LOW_HALF)
+            start = np.int64(pair & LOW_HALF)
             at[row + i] = 8 * head + start
             codes[row + i] = np.int64(words[head + (start >> 3)])
         row += rows
@@ -210,11 +223,14 @@ def open_pages(
 
 __all__ = [
     "BLOCK_WORDS",
+    "HEAD_WORDS",
+    "LOW_HALF",
     "MAY_END",
     "MUST_END",
     "checksum",
     "cut_pages",
     "fill_pages",
+    "is_whole",
     "open_pages",
     "page_sizes",
 ]

@@ -14,15 +14,7 @@ import numpy.typing as npt
 
 from tidemill.core.errors import SpecError, StoreError
 from tidemill.core.recycled import Recycled
-from tidemill.master.board import Board
-from tidemill.master.board_kernels import (
-    BYTES,
-    HANDLE,
-    NUMBER,
-    OFFSET,
-    PLACE,
-    copy_or_read,
-)
+from tidemill.master.board_kernels import BYTES, HANDLE, NUMBER, OFFSET, PLAN_WIDTH
 from tidemill.master.hashing import Bools, Int64s
 from tidemill.master.index import PageIndex
 from tidemill.master.layout import PAGE_ALIGNMENT_BYTES, RUN_BYTES, Manifest
@@ -77,22 +69,16 @@ class Reading:
         reader: "PageReader",
         pages: "Pages",
         future: "Future[PageRows] | None",
-        stretches: Stretches | None = None,
     ) -> None:
         self.reader = reader
         self._pages = pages
         self._future = future
-        self._stretches = stretches
 
     def result(self) -> PageRows:
         """The rows; waits for them, and raises what reading them raised. To be asked once."""
         started = time.perf_counter()
         rows = self._future.result() if self._future else self.reader.fetch(self._pages)
-        seconds = time.perf_counter() - started
-        if self._stretches is None:
-            self.reader.count(rows, seconds)
-        else:
-            self.reader.count_stretches(self._stretches, seconds)
+        self.reader.count(rows, time.perf_counter() - started)
         return rows
 
 
@@ -144,32 +130,19 @@ class PageReader:
         # interpreter stops reading, and Arrow's allocator keeps what it frees for each thread apart.
         return Reading(self, pages, self._pool.submit(self._finish, self._prepare(pages)))
 
-    def begin_stretches(self, pages: Int64s, numbers: Int64s, edges: Int64s, board: Board) -> "Reading":
-        """Stretches of pages on their way into one buffer, from the board where another process has posted them.
+    def stretches(self, pages: Int64s, numbers: Int64s, edges: Int64s) -> Stretches | None:
+        """Where stretches of pages lie; None when one of them is not in one piece.
 
         Args:
-            pages: All of them, in order; those of a stretch are neighbours on disk.
-            numbers: Under which stretches are posted.
+            pages: All of them, in order.
+            numbers: Of the stretches.
             edges: With which of the pages each begins, and the end.
-            board: Where to look first, and where to post what was read.
         """
-        stretches = self.stretches(pages, numbers, edges, board)
-        if self._pool is None or stretches is None:
-            return self.begin(pages)
-        job = self._prepare(pages)
-        stretches.plan[:, PLACE] = job.begin[edges[:-1]] * PAGE_ALIGNMENT_BYTES
-        stretches.look_at_board()
-        return Reading(self, pages, self._pool.submit(self._copy_or_read, job, stretches), stretches)
-
-    def stretches(
-        self, pages: Int64s, numbers: Int64s, edges: Int64s, board: Board | None
-    ) -> Stretches | None:
-        """Where stretches of pages lie, as in `begin_stretches`; None when one of them is not in one piece."""
         if self._is_apart_inside(pages, edges):
             return None
         begin, offset, file = self._begins(pages), self._index.offset[pages], self._index.file[pages]
         first = edges[:-1]
-        plan = np.zeros((len(numbers), 10), dtype=np.int64)
+        plan = np.zeros((len(numbers), PLAN_WIDTH), dtype=np.int64)
         plan[:, HANDLE], plan[:, NUMBER] = self._files.handles[file[first]], numbers
         plan[:, OFFSET] = offset[first].astype(np.int64) * PAGE_ALIGNMENT_BYTES
         plan[:, BYTES] = np.diff(begin[edges]) * PAGE_ALIGNMENT_BYTES
@@ -180,7 +153,6 @@ class PageReader:
             offset,
             file,
             self._files.salts,
-            board,
             self._most_rows_of_a_page,
         )
 
@@ -198,15 +170,6 @@ class PageReader:
         is_apart = np.append(self._is_apart(pages, self._begins(pages)), True)
         is_apart[edges[1:] - 1] = False
         return bool(is_apart.any())
-
-    def _copy_or_read(self, job: "_Job", stretches: Stretches) -> PageRows:
-        codes, at = job.found
-        bad = copy_or_read(
-            stretches.plan, *stretches.board_slots,
-            job.buffer.view(np.uint64), job.begin * BLOCK_WORDS, job.offset, job.file, self._files.salts,
-            job.page_start, codes, at,
-        )  # fmt: skip
-        return self._finish(job) if bad == NOT_READ else self._verified(job, bad)
 
     def in_runs(self, pages: Int64s) -> Iterator[PageRows]:
         """The pages in the order asked for, in runs of neighbours; at most `reads_in_flight` are read ahead."""
@@ -279,7 +242,7 @@ class PageReader:
         self.bytes_read += rows.buffer.nbytes
 
     def count_stretches(self, stretches: Stretches, seconds: float) -> None:
-        """Count what was read of them; what was copied from the board was read by another process."""
+        """Count what was read of them; the others were read by another process."""
         pages, size_bytes = stretches.was_read()
         self.read_seconds += seconds
         self.pages_read += pages

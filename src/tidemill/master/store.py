@@ -13,7 +13,6 @@ import pyarrow as pa
 from tidemill.core.errors import StoreError
 from tidemill.core.units import parse_bytes
 from tidemill.master.apply import apply_changes
-from tidemill.master.board import Board
 from tidemill.master.build import BuildOptions, Progress
 from tidemill.master.builders import SparkRows, builder_of
 from tidemill.master.changed_codes import codes_between
@@ -266,17 +265,6 @@ class MasterData:
     def begin_pages(self, pages: Int64s) -> Reading:
         """Rows of pages in the order of their numbers, on their way into one buffer, as by `begin_read`."""
         return self._reader.begin(pages)
-
-    def begin_stretches(self, pages: Int64s, numbers: Int64s, edges: Int64s, board: Board) -> Reading:
-        """As `begin_pages`, but stretches that another process of the host has posted on the board are copied.
-
-        Args:
-            pages: Numbers in order; those of a stretch are neighbours.
-            numbers: Of the stretches on the board.
-            edges: With which of the pages each begins, and the end.
-            board: Where to look first, and where to post what was read.
-        """
-        return self._reader.begin_stretches(pages, numbers, edges, board)
 
     def begin_read(self, first_page: int, pages: int) -> Reading:
         """Rows of neighbouring pages on their way: in a thread when several reads may be in flight."""

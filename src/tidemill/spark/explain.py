@@ -161,9 +161,7 @@ def _division(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes that a host holds once, and bytes of each worker."""
     if hosted.algorithm == TideJoin.name:
-        shares = HostShares.of(
-            master, hosted.plan, hosted.memory_bytes, workers, shares_reads=hosted.shares_reads
-        )
+        shares = HostShares.of(master, hosted.plan, hosted.memory_bytes, workers)
         posted = {"posted_pages": shares.board_bytes} if shares.board_bytes else {}
         return {"hot_rows": shares.hot_bytes, **posted}, _parts(shares.worker)
     kind: Any = JOINS[hosted.algorithm]

@@ -12,14 +12,12 @@ from tidemill.join.catalog import JOINS
 from tidemill.join.conditions import Condition, plan_without_key, refuse_conditions
 from tidemill.join.output import Columns, How, OutputPlan
 from tidemill.master import MasterData
-from tidemill.master.read_speed import bytes_per_second
 from tidemill.spark.refresh import Refresh
 
 On = str | Sequence[str] | Mapping[str, str]
 DEFAULT_ALGORITHM = "tide"
 """What "auto" means until the cost models choose; with a condition other than equal keys it is "mesh"."""
 _DEFAULT_FOR_CONDITIONS = "mesh"
-_FAST_BYTES_PER_SECOND = 1e9
 """From here on a page is read sooner than it is posted and copied: 1.45 s instead of 2.1 s for a batch of 200,000 rows on
 two cores and a disk with 2.8 GB/s."""
 
@@ -65,8 +63,6 @@ class HostedLookup:
     algorithm: str
     memory_bytes: int
     """On a host, for all workers together."""
-    shares_reads: bool
-    """Whether pages that one worker has read are posted for the others."""
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -93,7 +89,6 @@ def planned(
         condition=lookup.condition,
         algorithm=algorithm,
         memory_bytes=memory_bytes,
-        shares_reads=bytes_per_second(master.path, master.version) < _FAST_BYTES_PER_SECOND,
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,11 @@ TRANSPORT_SHARE = 0.2
 HOT_SHARE = 0.55
 """Of what `tide` has for hot and waiting rows. Waiting rows are those of one batch, so the hot ones get more."""
 _READS_IN_FLIGHT = 4
-_BOARD_BYTES = 6 * 2**20
-_REGIONS_PER_READ = 8
+_BOARD_BYTES = 5 * 2**20
+"""Of each worker: what it has read stays there for about three milliseconds."""
+_REGIONS_PER_READ = 4
+_READS_PER_STEP = 64
+"""A step ends when its output is full: a batch of few rows costs the JVM as much as one of many."""
 _ARRIVALS_BYTES = 2**20
 _OUTPUT_BYTES = 2**21
 
@@ -42,13 +45,11 @@ class HostShares:
 
     hot_bytes: int
     board_bytes: int
-    """For pages that one worker has read and another may need."""
+    """For pages that one worker has read and another needs."""
     worker: TideSizes
 
     @classmethod
-    def of(
-        cls, master: MasterData, plan: OutputPlan, memory_bytes: int, workers: int, *, shares_reads: bool
-    ) -> "HostShares":
+    def of(cls, master: MasterData, plan: OutputPlan, memory_bytes: int, workers: int) -> "HostShares":
         """Small parts for what only passes through a worker: there are several, and hot rows serve them all."""
         sizes = TideJoin.sizes_for(master, plan, join_bytes(memory_bytes, workers))
         read_bytes = sizes.disk_buffer_bytes // (1 + sizes.reads_ahead)
@@ -58,11 +59,12 @@ class HostShares:
             arrivals_bytes=min(sizes.arrivals_bytes, _ARRIVALS_BYTES),
             sketch_bytes=max(LEAST_SKETCH_BYTES, sizes.sketch_bytes // 2),
             regions_per_read=regions,
+            reads_per_step=_READS_PER_STEP,
             disk_buffer_bytes=(1 + sizes.reads_ahead) * -(-read_bytes * regions // sizes.regions_per_read),
             output_bytes=min(sizes.output_bytes, _OUTPUT_BYTES),
         )
         both = sizes.total_bytes - slim.total_bytes + slim.hot_rows_bytes + slim.waiting_bytes
-        board = min(_BOARD_BYTES // workers, both // 4) if workers > 1 and shares_reads else 0
+        board = min(_BOARD_BYTES, both // 4) if workers > 1 else 0
         hot = max(64, int((both - board) * HOT_SHARE))
         worker = replace(slim, hot_rows_bytes=64, waiting_bytes=both - board - hot)
         return cls(workers * (hot - 64), workers * board, worker)
@@ -108,29 +110,39 @@ class WorkerJoin:
         )
         budget = MemoryBudget(join_bytes(lookup.memory_bytes, workers))
         self._hot: SharedRowCache | None = None
+        self._board: Board | None = None
         self._told = HotCodes(lookup.master_path, hint_name(f"{owner} {lookup.name}"))
         self._files: tuple[Path, ...] = ()
         self.join: SemiStreamJoin
         if lookup.algorithm == TideJoin.name:
-            shares = HostShares.of(
-                self.master, lookup.plan, lookup.memory_bytes, workers, shares_reads=lookup.shares_reads
-            )
+            shares = HostShares.of(self.master, lookup.plan, lookup.memory_bytes, workers)
             row_bytes = max(self.master.row_bytes, self.master.layout.least_row_bytes)
             setting = f"{owner} {self.master.schema} {shares.hot_bytes} {lookup.master_path}"
             file = hot_file(folder, setting)
             self._hot = SharedRowCache(file, shares.hot_bytes, row_bytes, self.master.layout, setting)
-            longest = shares.worker.region_pages * self.master.longest_page_bytes
             posted = board_file(folder, setting, f"{self.master.identity} {shares}")
-            board = Board(posted, shares.board_bytes, longest) if shares.board_bytes else None
+            self._board = self._open_board(posted, shares, workers) if shares.board_bytes else None
             self._files = (file, posted)
             forget_unused(folder)
             self.join = TideJoin(
-                self.master, lookup.plan, budget, sizes=shares.worker, hot=self._hot, board=board
+                self.master, lookup.plan, budget, sizes=shares.worker, hot=self._hot, board=self._board
             )
         else:
             kind: Any = JOINS[lookup.algorithm]
             options = {} if lookup.condition is None else {"condition": lookup.condition}
             self.join = kind(self.master, lookup.plan, budget, **options)
+
+    def _open_board(self, file: Path, shares: HostShares, workers: int) -> Board:
+        region_pages = shares.worker.region_pages
+        # A region is longer where rows of one code begin in its last page and end in the next.
+        longest_pages = region_pages + int(bool(self.master.continues.any()))
+        return Board(
+            file,
+            regions=-(-self.master.pages // region_pages),
+            seats=workers,
+            size_bytes=shares.board_bytes,
+            region_bytes=longest_pages * self.master.longest_page_bytes,
+        )
 
     @property
     def hot_bytes(self) -> int:
@@ -155,7 +167,8 @@ class WorkerJoin:
                 )
             if not self._hot.entries:
                 self._begin_where_others_are(self._hot)
-            yield
+            with self._board.taken_seat() if self._board is not None else nullcontext():
+                yield
             self._told.tell(self._hot)
 
     def _begin_where_others_are(self, hot: SharedRowCache) -> None:

@@ -7,17 +7,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.join.streams import batch, join_on, totals
+from tests.join.streams import batch, join_on
 
 from tidemill.core.errors import StoreError
-from tidemill.core.memory import MemoryBudget
 from tidemill.join.drive import drive
 from tidemill.join.parts import picking
 from tidemill.join.parts.picking import Picked, Picker
 from tidemill.join.protocol import SemiStreamJoin, StepReport
 from tidemill.join.tide import TideJoin
 from tidemill.master import MasterData
-from tidemill.master.board import Board
 
 KEYS = 8_000
 MEMORY_BYTES = 8_000_000
@@ -150,20 +148,3 @@ def test_rows_of_a_read_under_way_are_in_a_snapshot(
         was_under_way |= any(isinstance(read, Picked) for read in join._services)
     assert was_under_way
     assert found == expected
-
-
-def test_what_is_posted_on_the_board_is_not_read_again(
-    master: MasterData, stream: list[pa.RecordBatch], picked: list[Picked], tmp_path: Path
-):
-    first = tide(master)
-    region_bytes = 2 * first.sizes.region_pages * master.longest_page_bytes
-    reports, pages_read = [], []
-    for _ in range(2):
-        board = Board(tmp_path / "board", 64 * region_bytes, region_bytes)  # all regions have a slot
-        join = TideJoin(master, first.plan, MemoryBudget(MEMORY_BYTES), board=board)
-        reports.append(list(drive(join, stream[:1])))
-        pages_read.append(totals(reports[-1])["pages_read"])
-    assert picked
-    assert pages_read[0] > master.pages // 2
-    assert pages_read[1] == 0
-    assert rows_in(reports[0]) == rows_in(reports[1])

@@ -1,38 +1,93 @@
-"""Regions read one after the other in one compiled call, of which only the rows that are waited for are kept."""
+"""Regions taken one after the other in one compiled call, of which only the rows that are waited for are kept."""
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit, types
 
 from tidemill.join.parts.kernels import Int64s
-from tidemill.join.parts.leaving_kernels import first_at_least
-from tidemill.join.parts.row_cache_kernels import row_size
-from tidemill.master.board_kernels import copy_or_read
-from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s, move_bytes
+from tidemill.master.addresses import load_shared, store_shared
+from tidemill.master.board_kernels import (
+    NUMBER,
+    POLL_US,
+    is_as_written,
+    is_claimed,
+    neighbours,
+    now_ns,
+    posted_slot,
+    read_run,
+    sleep_us,
+    wait_for_others,
+)
+from tidemill.master.page_kernels import HEAD_WORDS, LOW_HALF
+from tidemill.master.row_kernels import BYTES, INT64S, READ_INT64S, UInt8s, move_bytes
 
 _PLAN = types.Array(types.int64, 2, "C")
-_CONTENT = types.Array(types.uint8, 2, "C")
 _WORDS = types.Array(types.uint64, 1, "C")
 _READ_WORDS = types.Array(types.uint64, 1, "C", readonly=True)
 _READ_UINT32S = types.Array(types.uint32, 1, "C", readonly=True)
 _READ_UINT16S = types.Array(types.uint16, 1, "C", readonly=True)
+_FLAGS = types.Array(types.uint8, 2, "C")
+_BOOLS = types.Array(types.boolean, 1, "C")
 
 ROWS, USED_BYTES = range(2)
 """Places in `kept`: master rows kept so far, and their bytes."""
+FOUND, FULL, TORN = range(3)
+"""What became of a region: its rows are kept, there is no room for them, or it was overwritten meanwhile."""
+
+
+@njit(types.int64(_READ_WORDS, types.int64, types.int64), cache=True, inline="always")
+def _row_start(words: npt.NDArray[np.uint64], head: int, row: int) -> int:
+    """Byte of its page at which a row begins."""
+    return int((words[head + HEAD_WORDS + row // 2] >> np.uint64(32 * (row % 2))) & LOW_HALF)
+
+
+@njit(types.int64(_READ_WORDS, READ_INT64S, types.int64, INT64S, INT64S), cache=True, nogil=True)
+def _look_into(
+    words: npt.NDArray[np.uint64], begin: Int64s, pages: int, page_code: Int64s, page_row: Int64s
+) -> int:
+    """Rows of a region, or -1 if it is torn; fills in the first code and the number of the first row of each page."""
+    rows = 0
+    for page in range(pages):
+        head, room = begin[page], begin[page + 1] - begin[page]
+        count = int(words[head + 1] & LOW_HALF)
+        if count < 1 or HEAD_WORDS + (count + 1) // 2 >= room:
+            return -1
+        start = _row_start(words, head, 0) >> 3
+        if start >= room:
+            return -1
+        page_code[page], page_row[page] = np.int64(words[head + start]), rows
+        rows += count
+    page_row[pages] = rows
+    return rows
+
+
+@njit(types.int64(_READ_WORDS, types.int64, types.int64, types.int64, types.int64), cache=True, nogil=True)
+def _first_at_least(words: npt.NDArray[np.uint64], head: int, room: int, rows: int, code: int) -> int:
+    """The first row of a page whose code is not smaller; -1 if the page is torn."""
+    low, high = 0, rows
+    while low < high:
+        middle = (low + high) >> 1
+        start = _row_start(words, head, middle) >> 3
+        if start >= room:
+            return -1
+        if np.int64(words[head + start]) < code:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @njit(
-    types.boolean(
-        READ_INT64S, INT64S, types.int64, READ_BYTES, types.int64, types.int64, READ_INT64S, BYTES, INT64S, INT64S,
-        INT64S, INT64S,
+    types.int64(
+        _READ_WORDS, READ_INT64S, types.int64, types.int64, types.int64, READ_INT64S, BYTES, INT64S, INT64S, INT64S,
+        INT64S, INT64S, INT64S, INT64S,
     ),
     cache=True, nogil=True,
 )  # fmt: skip
-def _keep_rows(
-    stored: Int64s,
-    stored_at: Int64s,
-    stored_rows: int,
-    region: UInt8s,
+def keep_rows(
+    words: npt.NDArray[np.uint64],
+    begin: Int64s,
+    pages: int,
     last_open: int,
     fixed_bytes: int,
     codes: Int64s,
@@ -41,58 +96,114 @@ def _keep_rows(
     kept: Int64s,
     start: Int64s,
     matches: Int64s,
-) -> bool:
-    """Whether the rows of all codes of a region found room; those of a code lie side by side, once.
+    page_code: Int64s,
+    page_row: Int64s,
+    mark: Int64s,
+) -> int:
+    """What became of a region; rows of a code lie side by side, once.
 
-    A code's place in `stored_at` turns negative when its rows are kept, and then tells where.
+    The region may be overwritten at any moment: whatever is found in it is believed only within its bounds, and the caller
+    finds out afterwards.
+
+    Args:
+        words: The region.
+        begin: Word with which each page begins, and the end.
+        pages: How many there are.
+        last_open: Of the layout of master rows.
+        fixed_bytes: Of the same.
+        codes: That wait for the region.
+        rows: Gets the master rows that are kept.
+        rows_at: Gets the place of each.
+        kept: How many there are, and their bytes; moved on.
+        start: Gets for each waiting code which of the kept rows is its first.
+        matches: Gets how many it has.
+        page_code: Room for a number of each page.
+        page_row: Room for a number of each page and one more.
+        mark: Room for a number of each row.
     """
-    source, target = region.ctypes.data, rows.ctypes.data
+    all_rows = _look_into(words, begin, pages, page_code, page_row)
+    if all_rows < 0 or all_rows > len(mark):
+        return TORN
+    mark[:all_rows] = 0
+    source, target = words.ctypes.data, rows.ctypes.data
+    halves = words.view(np.uint32)
     for i in range(len(codes)):
-        first = first_at_least(stored, np.int64(0), np.int64(stored_rows), codes[i])
-        end = first
-        while end < stored_rows and stored[end] == codes[i]:
-            end += 1
-        matches[i] = end - first
-        start[i] = kept[ROWS]
-        if end == first:
-            continue
-        if stored_at[first] < 0:
-            start[i] = -1 - stored_at[first]
-            continue
-        for row in range(first, end):
-            size = row_size(region, stored_at[row], last_open, fixed_bytes)
-            if kept[ROWS] == len(rows_at) or kept[USED_BYTES] + size > len(rows):
-                return False
-            rows_at[kept[ROWS]] = kept[USED_BYTES]
-            move_bytes(np.uintp(target + kept[USED_BYTES]), np.uintp(source + stored_at[row]), int(size))
-            kept[ROWS] += 1
-            kept[USED_BYTES] += size
-        stored_at[first] = -1 - start[i]
-    return True
+        code = codes[i]
+        low, high = 0, pages
+        while low < high:
+            middle = (low + high) >> 1
+            if page_code[middle] < code:
+                low = middle + 1
+            else:
+                high = middle
+        page = max(0, low - 1)
+        row = _first_at_least(
+            words, begin[page], begin[page + 1] - begin[page], page_row[page + 1] - page_row[page], code
+        )
+        if row < 0:
+            return TORN
+        start[i], matches[i] = kept[ROWS], 0
+        is_new = True
+        while page < pages:
+            if row >= page_row[page + 1] - page_row[page]:
+                page, row = page + 1, 0
+                continue
+            head, room_bytes = begin[page], 8 * (begin[page + 1] - begin[page])
+            at = _row_start(words, head, row)
+            if at + max(fixed_bytes, 8) > room_bytes:
+                return TORN
+            if np.int64(words[head + (at >> 3)]) != code:
+                break
+            number = page_row[page] + row
+            if matches[i] == 0 and mark[number] > 0:
+                is_new = False
+                start[i] = mark[number] - 1
+            if is_new:
+                end = fixed_bytes if last_open < 0 else np.int64(halves[(8 * head + at + last_open) >> 2])
+                size = (end + 7) & ~7
+                if at + size > room_bytes:
+                    return TORN
+                if kept[ROWS] == len(rows_at) or kept[USED_BYTES] + size > len(rows):
+                    return FULL
+                rows_at[kept[ROWS]] = kept[USED_BYTES]
+                move_bytes(np.uintp(target + kept[USED_BYTES]), np.uintp(source + 8 * head + at), int(size))
+                kept[ROWS] += 1
+                kept[USED_BYTES] += size
+                mark[number] = kept[ROWS]
+            matches[i] += 1
+            row += 1
+    return FOUND
 
 
 @njit(
     types.int64(
-        _PLAN, _PLAN, _CONTENT, types.int64, READ_INT64S, READ_INT64S, _READ_UINT32S, _READ_UINT16S, _READ_WORDS,
-        _WORDS, INT64S, INT64S, INT64S, types.int64, types.int64, READ_INT64S, READ_INT64S, BYTES, INT64S, INT64S,
-        INT64S, INT64S,
+        _PLAN, READ_INT64S, READ_INT64S, _READ_UINT32S, _READ_UINT16S, _READ_WORDS,
+        INT64S, INT64S, INT64S, _WORDS, types.int64, types.int64, types.int64, INT64S,
+        INT64S, _FLAGS, INT64S, types.int64,
+        INT64S, types.int64, types.int64, READ_INT64S, READ_INT64S, BYTES, INT64S, INT64S, INT64S, INT64S, _BOOLS,
     ),
     cache=True, nogil=True,
 )  # fmt: skip
 def pick(
     plan: Int64s,
-    slots: Int64s,
-    content: npt.NDArray[np.uint8],
-    owner: int,
     edges: Int64s,
     begin: Int64s,
     block: npt.NDArray[np.uint32],
     file: npt.NDArray[np.uint16],
     salts: npt.NDArray[np.uint64],
-    words: npt.NDArray[np.uint64],
-    first_row: Int64s,
-    stored: Int64s,
-    stored_at: Int64s,
+    posted: Int64s,
+    claimed: Int64s,
+    tickets: Int64s,
+    content: npt.NDArray[np.uint64],
+    slot_words: int,
+    first_slot: int,
+    slots: int,
+    turn: Int64s,
+    held: Int64s,
+    wanted: UInt8s,
+    beats: Int64s,
+    seat: int,
+    scratch: Int64s,
     last_open: int,
     fixed_bytes: int,
     first_code: Int64s,
@@ -102,23 +213,32 @@ def pick(
     kept: Int64s,
     start: Int64s,
     matches: Int64s,
+    is_done: npt.NDArray[np.bool_],
 ) -> int:
-    """Regions that are done: all, or those before the first that cannot be read or whose rows find no room.
+    """-1 when all regions are done; else the one that cannot be read, fails its checksum or finds no room.
+
+    Regions that another process has posted are taken first, those that one is reading last.
 
     Args:
-        plan: A line for each region, as in `copy_or_read`.
-        slots: Of the board, and from here on as there.
-        content: …
-        owner: …
+        plan: A line for each region, as in `board_kernels`.
         edges: First page of each region, and the end.
         begin: Word with which each page would begin if all lay in one buffer, and the end.
         block: Of each page in its file.
         file: Of each page.
         salts: Of the files.
-        words: Room for one region.
-        first_row: Room for its pages.
-        stored: Room for its codes.
-        stored_at: Room for the places of its rows.
+        posted: Of the board, or empty for one who reads alone.
+        claimed: Of the board.
+        tickets: Of the board.
+        content: All slots, one after the other.
+        slot_words: Of a slot.
+        first_slot: That this call may write to.
+        slots: How many it may write to.
+        turn: How many have been written; moved on.
+        held: Of the board.
+        wanted: Of the board.
+        beats: Of the board.
+        seat: Of this process.
+        scratch: Room for two numbers and as many for each page, a number for each row and 16 more.
         last_open: Of the layout of master rows.
         fixed_bytes: Of the same.
         first_code: First of the waiting codes of each region, and their number.
@@ -128,26 +248,81 @@ def pick(
         kept: Gets how many there are, and their bytes.
         start: Gets for each waiting code which of the kept rows is its first.
         matches: Gets how many it has.
+        is_done: Gets which regions are done.
     """
-    region = words.view(np.uint8)
+    is_shared = len(posted) > 0
+    most_pages = 0
     for i in range(len(plan)):
-        first, end = edges[i], edges[i + 1]
-        here = begin[first : end + 1] - begin[first]
-        bad = copy_or_read(
-            plan[i : i + 1], slots, content, owner, words, here, block[first:end], file[first:end], salts, first_row,
-            stored, stored_at,
-        )  # fmt: skip
-        if bad != -1:
-            return i
-        kept_rows, kept_bytes = kept[ROWS], kept[USED_BYTES]
-        low, high = first_code[i], first_code[i + 1]
-        if not _keep_rows(
-            stored, stored_at, first_row[end - first], region, last_open, fixed_bytes, codes[low:high], rows, rows_at,
-            kept, start[low:high], matches[low:high],
-        ):  # fmt: skip
-            kept[ROWS], kept[USED_BYTES] = kept_rows, kept_bytes
-            return i
-    return len(plan)
+        most_pages = max(most_pages, edges[i + 1] - edges[i])
+    clock, vector = scratch[:2], scratch[2:16]
+    page_code, page_row = scratch[16 : 16 + most_pages], scratch[16 + most_pages : 17 + 2 * most_pages]
+    mark = scratch[17 + 2 * most_pages :]
+    left = len(plan)
+    while left:
+        left_before = left
+        i = 0
+        while i < len(plan):
+            if is_done[i]:
+                i += 1
+                continue
+            entry = 0
+            if is_shared:
+                store_shared(beats.ctypes.data + 8 * seat, now_ns(clock))
+                entry = posted_slot(posted, tickets, plan[i, NUMBER])
+            count, slot = 1, 0
+            if entry:
+                slot = entry % len(tickets)
+            elif is_shared and is_claimed(claimed, clock, plan[i, NUMBER]):
+                i += 1
+                continue
+            else:
+                unused = slots - turn[0] % slots
+                count = neighbours(plan, i, unused, posted, claimed, tickets, clock, is_done)
+                slot = first_slot + turn[0] % slots
+                if is_shared:
+                    wait_for_others(slot, count, held, wanted, beats, seat, clock)
+                    for k in range(count):
+                        store_shared(tickets.ctypes.data + 8 * (slot + k), 0)
+                        held[slot + k] = plan[i + k, NUMBER]
+                if not read_run(
+                    plan, i, count, content.ctypes.data + 8 * slot * slot_words, 8 * slot_words, vector
+                ):
+                    return i
+            for k in range(i, i + count):
+                first, end = edges[k], edges[k + 1]
+                here = begin[first : end + 1] - begin[first]
+                words = content[slot * slot_words : slot * slot_words + here[end - first]]
+                if not entry:
+                    if not is_as_written(words, here, block[first:end], file[first:end], salts):
+                        return k
+                    turn[0] += 1
+                    if is_shared:
+                        store_shared(tickets.ctypes.data + 8 * slot, turn[0])
+                        store_shared(posted.ctypes.data + 8 * plan[k, NUMBER], turn[0] * len(tickets) + slot)
+                        store_shared(claimed.ctypes.data + 8 * plan[k, NUMBER], 0)
+                kept_rows, kept_bytes = kept[ROWS], kept[USED_BYTES]
+                low, high = first_code[k], first_code[k + 1]
+                became = keep_rows(
+                    words, here, end - first, last_open, fixed_bytes, codes[low:high], rows, rows_at, kept,
+                    start[low:high], matches[low:high], page_code, page_row, mark,
+                )  # fmt: skip
+                was_overwritten = entry and load_shared(tickets.ctypes.data + 8 * slot) != entry // len(
+                    tickets
+                )
+                if was_overwritten or became != FOUND:
+                    kept[ROWS], kept[USED_BYTES] = kept_rows, kept_bytes
+                    if not was_overwritten:
+                        return k
+                else:
+                    is_done[k] = True
+                    left -= 1
+                    if is_shared:
+                        wanted[seat, plan[k, NUMBER]] = 0
+                slot += 1
+            i += count
+        if left == left_before:
+            sleep_us(np.uint32(POLL_US))
+    return -1
 
 
-__all__ = ["ROWS", "USED_BYTES", "pick"]
+__all__ = ["FOUND", "FULL", "ROWS", "TORN", "USED_BYTES", "keep_rows", "pick"]

@@ -22,7 +22,7 @@ from tidemill.join.parts.tally import StepTally
 from tidemill.join.parts.waiting_room import REGION_BYTES, WaitingRoom
 from tidemill.join.protocol import SemiStreamJoin
 from tidemill.join.tide_sizes import RESERVED, TideSizes
-from tidemill.master.board import Board
+from tidemill.master.board import LANES, Board
 from tidemill.master.protocol import Master
 from tidemill.master.rows import RowLayout, UInt8s
 
@@ -44,7 +44,14 @@ class RegionJoin(SemiStreamJoin):
     rows are copied to a staging area, and become columns together when that is full or the step ends.
     """
 
-    def __init__(self, master: Master, plan: OutputPlan, budget: MemoryBudget, sizes: TideSizes) -> None:
+    def __init__(
+        self,
+        master: Master,
+        plan: OutputPlan,
+        budget: MemoryBudget,
+        sizes: TideSizes,
+        board: Board | None = None,
+    ) -> None:
         self.plan = plan
         self.sizes = sizes
         self.budget = budget
@@ -64,12 +71,14 @@ class RegionJoin(SemiStreamJoin):
         self._hits_memory = Recycled(sizes.output_bytes - 2 * len(self._staging))
         self._output_bytes = 0
         self._used_since_return = 0
-        self._board: Board | None = None
+        self._board = board
+        self._hand = 0
         self._picker = Picker(
             master,
             sizes.disk_buffer_bytes // _PICKS,
             sizes.regions_per_read * sizes.reads_per_step // 2,
             sizes.region_pages,
+            board,
         )
 
     def _clear_waiting(self) -> None:
@@ -124,7 +133,7 @@ class RegionJoin(SemiStreamJoin):
                 with tally.timed("read"):
                     start, matches = service.arrive(self._master)
                 if isinstance(service, Picked) and service.left_over is not None:
-                    self._put_back(service.left_over)
+                    self._put_back(service.left_over, service.in_the_way)
                 self._read_ahead()
                 with tally.timed("match"):
                     self._meet(service, start, matches)
@@ -212,7 +221,9 @@ class RegionJoin(SemiStreamJoin):
             follows_pick = bool(self._services) and isinstance(self._services[-1], Picked)
             if left_bytes < self._picker.size_bytes or not (may_read or follows_pick):
                 return False
-            regions = self._choose(self._picker.most_with(self._board), self._picker.most_rows)
+            if sum(service.page is None for service in self._services) >= LANES:
+                return False
+            regions = self._choose(self._picker.most_regions, self._picker.most_rows)
             if not len(regions) or self._begin_picking(regions):
                 return len(regions) > 0
         if not may_read:
@@ -231,7 +242,7 @@ class RegionJoin(SemiStreamJoin):
         if int(rows.sum()) > self._picker.most_rows or not self._regions.are_dense(regions, rows):
             return False
         pages, edges = self._regions.pages_of(regions)
-        stretches = self._picker.place(pages, regions, edges, self._board)
+        stretches = self._picker.place(pages, regions, edges)
         if stretches is None:
             return False
         since = self._room.since[regions]
@@ -240,27 +251,27 @@ class RegionJoin(SemiStreamJoin):
         self._began(len(regions), len(waiting.slots), pages)
         return True
 
-    def _put_back(self, waiting: Waiting) -> None:
+    def _put_back(self, waiting: Waiting, in_the_way: Int64s) -> None:
         """Let rows wait again; the region that was in the way is read alone, by a way that says why."""
         self._room.put_back(waiting.slots, waiting.regions, waiting.rows, waiting.since)
-        self._alone = waiting.regions[:1]
+        self._alone = in_the_way
 
     def _choose(self, most: int, most_rows: int = _ANY) -> Int64s:
         """Regions in the order in which they lie on disk: those whose rows wait longest, and those with most rows.
 
-        Before them those that another process of the host has just read; after them those that one is reading.
+        Where processes share what they read, all go the same way around the disk instead.
         """
         if self._board is None:
             return self._own_choice(most, most_rows)
-        posted = self._board.fresh(self._room.count)
-        if len(posted):
-            return np.sort(self._fitting(posted[:most], most, most_rows))
-        others = self._board.under_way()
-        others = others[(others >= 0) & (others < len(self._regions))]
-        waiting, self._room.count[others] = self._room.count[others], 0
-        chosen = self._own_choice(most, most_rows)
-        self._room.count[others] = waiting
-        return chosen if len(chosen) else self._own_choice(most, most_rows)
+        if not self._services:
+            self._hand = self._board.hand
+        self._board.want(self._room.count)
+        waiting = np.flatnonzero(self._room.count)
+        ahead = waiting[np.searchsorted(waiting, self._hand) :]
+        chosen = self._fitting((ahead if len(ahead) else waiting)[:most], most, most_rows)
+        if len(chosen):
+            self._hand = self._board.hand = int(chosen[-1]) + 1
+        return chosen
 
     def _own_choice(self, most: int, most_rows: int) -> Int64s:
         self._turn = (self._turn + 1) % 2
@@ -284,9 +295,7 @@ class RegionJoin(SemiStreamJoin):
         pages = self._regions.pages_for(regions, rows, codes)
         groups = np.append(self._regions.first_page[regions], self._regions.first_page[regions[-1] + 1]), rows
         service = Service(slots, codes, pages, given, self.sizes.pages_per_read, groups=groups)
-        all_pages = self._regions.first_page[regions + 1] - self._regions.first_page[regions]
-        is_shared = len(pages) == int(all_pages.sum()) and not service.is_long
-        service.begin(self._master, self._board if is_shared else None, regions)
+        service.begin(self._master)
         self._services.append(service)
         self._began(len(regions), len(slots), pages)
 

@@ -7,8 +7,6 @@ import numpy as np
 
 from tidemill.join.parts import leaving_kernels as kernels
 from tidemill.join.parts.kernels import Bools, Int64s
-from tidemill.master import MasterData
-from tidemill.master.board import Board
 from tidemill.master.protocol import Master
 from tidemill.master.reads import PageRows
 from tidemill.master.rows import RowLayout, UInt8s
@@ -96,18 +94,14 @@ class Service:
                 now[self.next_row] = self.cursor[kernels.NEXT_MATCH]
         return now
 
-    def begin(self, master: Master, board: Board | None = None, regions: Int64s = _NONE) -> None:
-        """Start the read of the next piece, with a look at the board if these regions are read in full."""
+    def begin(self, master: Master) -> None:
+        """Start the read of the next piece."""
         if self.page is not None:
             self.given = self.given + self.given_now()
             self._passed = np.zeros_like(self.given)
         self.page = None
         self.pages = self._pieces.popleft() if self._pieces else _NONE
-        if board is not None and isinstance(master, MasterData):
-            edges = np.searchsorted(self.pages, self._groups[0])
-            self._reading = master.begin_stretches(self.pages, regions, edges, board)
-        else:
-            self._reading = master.begin_pages(self.pages) if len(self.pages) else None
+        self._reading = master.begin_pages(self.pages) if len(self.pages) else None
 
     def arrive(self, master: Master) -> tuple[Int64s, Int64s]:
         """Take what was read: where the matches of each row begin in it, and how many there are."""
