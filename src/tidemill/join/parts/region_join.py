@@ -333,7 +333,7 @@ class RegionJoin(SemiStreamJoin):
             "waiting": self._room.decode(np.concatenate(slots)),
             "given": pa.RecordBatch.from_arrays([pa.array(np.concatenate(given))], ["given"]),
         }
-        return parts, {"long": [_long_facts(service) for service in long]}
+        return parts, {"long": [service.facts_left() for service in long]}
 
     def _restore_waiting(self, facts: dict[str, Any], parts: dict[str, pa.RecordBatch]) -> None:
         """Let wait what waited then."""
@@ -390,13 +390,6 @@ class RegionJoin(SemiStreamJoin):
             "index": self._master.index_bytes + regions,
             "output": self._output_bytes + len(self._staging),
         }
-
-
-def _long_facts(service: Service) -> list[Any]:
-    rows = service.rows_left
-    given = service.given + service.given_now()
-    numbers = (service.pages_left, given[rows], service.given_here()[rows])
-    return [len(service.slots[rows]), *(part.tolist() for part in numbers)]
 
 
 __all__ = ["RegionJoin"]

@@ -94,6 +94,13 @@ class Service:
                 now[self.next_row] = self.cursor[kernels.NEXT_MATCH]
         return now
 
+    def facts_left(self) -> list[Any]:
+        """How many rows there are whose fate is open, the pages left for them, and what of both has left."""
+        rows = self.rows_left
+        given = self.given + self.given_now()
+        numbers = (self.pages_left, given[rows], self.given_here()[rows])
+        return [len(self.slots[rows]), *(part.tolist() for part in numbers)]
+
     def begin(self, master: Master) -> None:
         """Start the read of the next piece."""
         if self.page is not None:
