@@ -250,6 +250,8 @@ class MoijJoin(SemiStreamJoin):
                 self._reads.go_on(self._rows, rounds.read.segments, rounds.read.end_page)
                 break
             self._judge_hot_rows(len(rounds.read.segments))
+            if self._takes_rows and rounds.is_half_full:
+                break  # or the room would drain while output ends one step after the other amid a segment
         with tally.timed("assemble"):
             output, matched, unmatched = rounds.output(self._rows)
         self._count_fates(matched, unmatched, "disk_matches", output, tally)

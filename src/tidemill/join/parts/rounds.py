@@ -83,6 +83,11 @@ class Rounds:
         return bool(self._cursor[kernels.PAIRS])
 
     @property
+    def is_half_full(self) -> bool:
+        """Whether what is staged takes half of the staging area or more."""
+        return 2 * int(self._cursor[kernels.STAGED]) >= len(self._staging)
+
+    @property
     def segments_left(self) -> Int64s:
         """Read, but not served in full."""
         return self.read.segments[int(self._cursor[kernels.RUN]) :] if self.are_under_way else _NONE
