@@ -66,8 +66,8 @@ class Workload:
 
     @property
     def output_rows_per_row(self) -> float:
-        """Of a left join: all matches of a stream row, or the row alone."""
-        return self.matched_share * self.rows_per_key + (1 - self.matched_share)
+        """Of an inner join: all matches of a stream row."""
+        return self.matched_share * self.rows_per_key
 
     @property
     def master_bytes(self) -> int:

@@ -1,8 +1,9 @@
 """The cost model of SSBJ, the balanced join: MESHJOIN for the rows that hot rows do not answer."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -10,8 +11,7 @@ import numpy as np
 from tidemill.join.balanced_sizes import BalancedSizes
 from tidemill.join.mesh_sizes import waiting_row_bytes
 from tidemill.join.parts.hot_rows import ENTRY_BYTES
-from tidemill.join.parts.window import HASH_BYTES_PER_ROW
-from tidemill.model.cost.mesh import Cycle, arrivals_rows, scan_work, sizes_from, steps_of
+from tidemill.model.cost.mesh import Cycle, arrivals_rows, scan_work, sizes_from, steps_of, window_bytes
 from tidemill.model.popularity import Floats, Popularity
 from tidemill.model.prediction import SteadyState, memory_split
 from tidemill.model.work import Work
@@ -20,6 +20,7 @@ from tidemill.model.workload import Workload
 _LEAST_MISS_SHARE = 0.05  # as in the join: it probes no more than twenty packets' worth at a time
 _LOOKS_PER_CYCLE = 2.0  # hot keys are judged again when half a window of rows has missed
 _MOST_ROUNDS = 60
+_HOT_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,16 @@ class BalancedModel:
         return BalancedSizes.with_hot_rows(memory_bytes, **sizes_from(workload))
 
     def size_grid(self, workload: Workload, memory_bytes: int) -> Iterator[BalancedSizes]:
-        yield self.default_sizes(workload, memory_bytes)
+        """The default, and other shares of hot rows with steps of 1, 2, 4, … pages and between."""
+        found = [self.default_sizes(workload, memory_bytes)]
+        for share, pages in product(_HOT_SHARES, steps_of(workload.master_pages)):
+            if pages * 4 * workload.page_bytes < memory_bytes:
+                found.append(
+                    BalancedSizes.with_hot_rows(
+                        memory_bytes, **sizes_from(workload), hot_share=share, master_pages_per_step=pages
+                    )
+                )
+        yield from dict.fromkeys(found)
 
     def steady_state(self, workload: Workload, sizes: BalancedSizes) -> SteadyState:
         cycle, hot = self.equilibrium(workload, sizes)
@@ -68,7 +78,7 @@ class BalancedModel:
                 hot_changes=hot.changes_per_cycle / cycle.rows,
             ),
             hot_bytes=hot.keys * hot_key_bytes(workload),
-            waiting_bytes=sizes.window_rows * HASH_BYTES_PER_ROW,
+            waiting_bytes=window_bytes(workload, sizes, cycle.rows * missed),
             waiting_rows=cycle.rows * missed,
             hit_share=hot.hit_share,
             memory_bytes=memory_split(sizes),

@@ -18,7 +18,7 @@ class InlModel:
     memory nor skew makes it faster.
 
     >>> sales = Workload(master_rows=136_000, master_row_bytes=120, stream_row_bytes=20, zipf_exponent=1.0)
-    >>> work = MODEL.steady_state(sales, MODEL.default_sizes(sales, 8_000_000)).work_per_row
+    >>> work = MODEL.steady_state(sales, MODEL.default_sizes(sales, 32_000_000)).work_per_row
     >>> work.reads, work.read_bytes, work.master_rows, 1 / work.steps
     (1.0, 16384.0, 136.0, 64.0)
 

@@ -30,10 +30,10 @@ class MeshModel:
     >>> sales = Workload(master_rows=136_000, master_row_bytes=120, stream_row_bytes=20, zipf_exponent=1.0)
     >>> sizes = MODEL.default_sizes(sales, 1_000_000)
     >>> sales.master_pages, sizes.master_pages_per_step, sizes.stream_rows_per_step
-    (1000, 14, 126)
+    (1000, 14, 100)
     >>> work = MODEL.steady_state(sales, sizes).work_per_row
     >>> round(1 / work.reads), round(work.master_rows, 2)
-    (126, 14.99)
+    (100, 18.89)
 
     Source: Polyzotis et al., *Meshing Streaming Updates with Persistent Data*, TKDE 2008, §3.2. Eq. 2 divided by w
     is the work of one row here. What differs, and why:
@@ -64,7 +64,7 @@ class MeshModel:
             work_per_row=scan_work(workload, cycle)
             + Work(stream_rows=1, added=1, removed=1, output_rows=workload.output_rows_per_row),
             hot_bytes=0,
-            waiting_bytes=sizes.window_rows * HASH_BYTES_PER_ROW,
+            waiting_bytes=window_bytes(workload, sizes, cycle.rows),
             waiting_rows=cycle.rows,
             hit_share=0,
             memory_bytes=memory_split(sizes),
@@ -112,6 +112,11 @@ def arrivals_rows(workload: Workload, sizes: MeshSizes) -> int:
     return max(1, sizes.arrivals_bytes // (workload.stream_row_bytes + arrivals.WORK_BYTES_PER_ROW))
 
 
+def window_bytes(workload: Workload, sizes: MeshSizes, rows: float) -> float:
+    """Of the hash, which is made for the whole window, and of the rows that wait in it."""
+    return sizes.window_rows * HASH_BYTES_PER_ROW + rows * workload.stream_row_bytes
+
+
 def steps_of(master_pages: int) -> Iterator[int]:
     """Pages a step worth trying, each a fifth more than the one before; all pages at last."""
     pages = 1
@@ -123,4 +128,13 @@ def steps_of(master_pages: int) -> Iterator[int]:
 
 MODEL = MeshModel()
 
-__all__ = ["MODEL", "Cycle", "MeshModel", "arrivals_rows", "scan_work", "sizes_from", "steps_of"]
+__all__ = [
+    "MODEL",
+    "Cycle",
+    "MeshModel",
+    "arrivals_rows",
+    "scan_work",
+    "sizes_from",
+    "steps_of",
+    "window_bytes",
+]

@@ -18,7 +18,7 @@ class ReducedMeshModel(MeshModel):
     >>> sales = Workload(master_rows=136_000, master_row_bytes=120, stream_row_bytes=20, zipf_exponent=1.0)
     >>> cycle = MODEL.cycle(sales, MODEL.default_sizes(sales, 1_000_000))
     >>> cycle.rows, cycle.reads
-    (9024, 72)
+    (7232, 72)
 
     Source: the texts give no algorithm and no equations for it; this is eq. 2 of MESHJOIN with a window and a number of
     steps that do not depend on each other, for the algorithm that `join/reduced_mesh.py` states.
