@@ -151,6 +151,8 @@ class OldestFirst:
     def rows_of_a_read(self) -> float:
         """Rows that leave together with a row, on average over rows: popular pages have most of them."""
         age, due = self._solution
+        if not due.any():
+            return 0.0
         _, _, phases = self._of_pages(age, self._passed_over(due))
         asked = self.rates.pages * self.rates.shares
         rows = self.rates.shares * phases * self.rows_per_phase

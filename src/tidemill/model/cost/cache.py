@@ -26,9 +26,10 @@ from tidemill.model.prediction import SteadyState
 from tidemill.model.workload import Workload
 
 _KEY_BYTES = 8  # of a master row; hot rows hold it in their table
-_SHARED_PLACES = (
-    0.5  # of the rows at a place of the sketch: a key has two places and believes the lower count
+_REMEMBERED = (
+    3.0  # in times of ageing: counts are halved, but who is hot stays until others are clearly better
 )
+_SHARED_PLACES = 0.5  # of the rows at a place of the sketch: a key has two and believes the lower count
 _BISECTIONS = 30
 
 
@@ -94,7 +95,7 @@ def _hot_share(workload: Workload, sizes: CacheSizes) -> Floats:
     hot_keys = _hot_keys(workload, sizes)
     if hot_keys >= keys.keys:
         return np.ones_like(asked)
-    remembered = 1.5 * max(LEAST_AGEING_ROWS, AGEING_ROWS_PER_ENTRY * hot_keys)
+    remembered = _REMEMBERED * max(LEAST_AGEING_ROWS, AGEING_ROWS_PER_ENTRY * hot_keys)
     missed = workload.matched_share * (1 - keys.share_of_top(hot_keys))
     others = _SHARED_PLACES * missed * remembered / max(1, sizes.frequency_bytes // 4)
     counts = asked * remembered + others

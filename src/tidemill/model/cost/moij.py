@@ -173,7 +173,9 @@ def _phases(
 
 def _most_output_rows(workload: Workload, sizes: MoijSizes) -> float:
     """That a step puts out; one that reads more rows ends in the middle of a segment."""
-    pair_bytes = _stored_bytes(workload.stream_row_bytes) + _stored_bytes(workload.master_row_bytes) + PAIR_BYTES
+    pair_bytes = (
+        _stored_bytes(workload.stream_row_bytes) + _stored_bytes(workload.master_row_bytes) + PAIR_BYTES
+    )
     return STAGED_SHARE * sizes.output_bytes / pair_bytes / max(1.0, workload.rows_per_key)
 
 
