@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tidemill.master.board_kernels import BYTES, WAS_READ
+from tidemill.master.board_kernels import BYTES, HANDLE, OFFSET, WAS_READ
 from tidemill.master.hashing import Int64s
 
 
@@ -37,6 +37,14 @@ class Stretches:
         """Pages and bytes that came from disk."""
         was_read = self.plan[:, WAS_READ]
         return int(np.diff(self.edges) @ was_read), int(self.plan[:, BYTES] @ was_read)
+
+    def reads(self) -> int:
+        """Runs of neighbours that came from disk."""
+        lines = self.plan[self.plan[:, WAS_READ] > 0]
+        goes_on = (lines[1:, OFFSET] == lines[:-1, OFFSET] + lines[:-1, BYTES]) & (
+            lines[1:, HANDLE] == lines[:-1, HANDLE]
+        )
+        return len(lines) - int(np.count_nonzero(goes_on))
 
 
 __all__ = ["Stretches"]

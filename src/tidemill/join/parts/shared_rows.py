@@ -41,8 +41,13 @@ class StreamCells:
 
     def most_bytes(self, arrow_bytes: int) -> int:
         """Cells for any one row that takes so much as an Arrow batch."""
-        rows_bytes = arrow_bytes + self.layout.least_row_bytes + 16
-        return (1 + -(-rows_bytes // (self.cell_bytes - cells.HEADER_BYTES))) * self.cell_bytes
+        return most_cells_bytes(arrow_bytes, self.cell_bytes, self.layout.least_row_bytes)
+
+
+def most_cells_bytes(arrow_bytes: int, cell_bytes: int, least_row_bytes: int) -> int:
+    """Cells for any one row that takes so much as an Arrow batch."""
+    rows_bytes = arrow_bytes + least_row_bytes + 16
+    return (1 + -(-rows_bytes // (cell_bytes - cells.HEADER_BYTES))) * cell_bytes
 
 
 class SharedRows:
@@ -92,6 +97,7 @@ class SharedRows:
         self._misses = 0
         self._misses_at_look = 0
         self._queue_rows = 1
+        self._evicted = 0
 
     @property
     def lists(self) -> tuple[Int32s, Int32s, Int32s, Int32s]:
@@ -121,6 +127,11 @@ class SharedRows:
         )
         codes: Int64s = table[table[:, 1] != 0, 0]
         return codes
+
+    @property
+    def hot_changes(self) -> int:
+        """Codes put in or thrown out so far: all that are there came, and all that went came before."""
+        return int(self.state[cells.ENTRIES]) + 2 * self._evicted
 
     @property
     def hot_bytes_held(self) -> int:
@@ -182,7 +193,9 @@ class SharedRows:
             1 / max(1e-9, self.hits_per_waiting_row),
             self.keeps_rows,
         )
+        entries = int(self.state[cells.ENTRIES])
         kept.judge(self.memory, self.state, *rule)
+        self._evicted += entries - int(self.state[cells.ENTRIES])
         self._misses //= 2
         self._misses_at_look = self._misses
         self._queue_rows = max(1, self.waiting_rows)
@@ -243,4 +256,4 @@ class SharedRows:
         self._put_border(LEAST_HOT_BYTES)
 
 
-__all__ = ["LEAST_HOT_BYTES", "SEGMENT_BYTES", "SharedRows", "StreamCells"]
+__all__ = ["LEAST_HOT_BYTES", "SEGMENT_BYTES", "SharedRows", "StreamCells", "most_cells_bytes"]
