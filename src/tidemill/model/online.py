@@ -220,7 +220,7 @@ class MeshTuner:
         """Those that the join takes when it is resized, once the rows that wait now have left."""
         before, workload = self._join.sizes, self._workload
         packets = -(-workload.master_pages // pages)
-        packet_bytes = rows * waiting_row_bytes(workload.stream_row_bytes) + PACKET_OF_ROWS_BYTES
+        packet_bytes = rows * waiting_row_bytes(self._join.plan.stream_row_bytes) + PACKET_OF_ROWS_BYTES
         return replace(
             before,
             stream_rows_per_step=rows,

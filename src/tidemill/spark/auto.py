@@ -1,7 +1,7 @@
 """What "auto" means: the join, and the memory, that the cost models choose for the workers of a host."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from tidemill.join.catalog import JOINS
 from tidemill.join.output import OutputPlan
 from tidemill.join.tide import TideJoin
 from tidemill.master import MasterData
+from tidemill.model.calibration import Calibration
 from tidemill.model.catalog import model_of
 from tidemill.model.prediction import CostModel, SteadyState
 from tidemill.model.tune import Plan, best_rate, least_memory
@@ -22,6 +23,8 @@ from tidemill.spark.worker_join import HostShares, join_bytes, refused_for_host
 CANDIDATES = ("tide", "moij", "cache", "hybrid", "x_hybrid", "ssij", "inl")
 """Those with an index. The mesh family scans all master data for each micro-batch, since no row may wait beyond it."""
 ASSUMED_ZIPF = 1.0
+CALIBRATION_FILE = "calibration.json"
+"""In the folder of a store, where `tidemill calibrate` puts it."""
 _HEADROOM = 0.1
 _TRANSPORT_ROW_SECONDS = 1.3e-6
 """From the JVM and back with eight master columns, without any join: 1.5 M rows/s on two cores (docs/benchmarks.md)."""
@@ -164,10 +167,20 @@ def chosen_plan(
     return replace(found, rows_per_s=found.rows_per_s * workers, why=why)
 
 
-def costs_of(master: MasterData) -> tuple[Costs, str]:
-    """Seconds of each operation in a worker, and where they come from."""
-    costs, source = COSTS_TODAY, "of a current machine: `tidemill calibrate` measures this one"
-    return replace(costs, stream_row_seconds=costs.stream_row_seconds + _TRANSPORT_ROW_SECONDS), source
+def costs_of(master: MasterData) -> tuple[Callable[[str], Costs], str]:
+    """Seconds of each operation of a join by its name, in a worker, and where they come from."""
+    file = master.path / CALIBRATION_FILE
+    if file.exists():
+        measured = Calibration.read(file)
+        return lambda name: _in_worker(measured.costs_of(name)), f"measured {measured.measured_at}"
+    return (
+        lambda _name: _in_worker(COSTS_TODAY),
+        "of a current machine, `tidemill calibrate` measures this one",
+    )
+
+
+def _in_worker(costs: Costs) -> Costs:
+    return replace(costs, stream_row_seconds=costs.stream_row_seconds + _TRANSPORT_ROW_SECONDS)
 
 
 __all__ = [
