@@ -130,7 +130,7 @@ class RowCache:
         while self.entries > most_entries or self._state[2] > left_bytes // 8 * 8:
             self._let_go(max(1, self.entries - most_entries, self.entries // 16))
         taken = np.flatnonzero(self._table[:, 1])
-        entries, hits = self._table[taken], self._hits[taken]
+        self._table, self._hits = entries, hits = self._table[taken], self._hits[taken]  # the old ones go now
         self._table = np.zeros((capacity, 2), dtype=np.int64)
         self._hits = np.zeros(capacity, dtype=np.uint16)
         kernels.put_entries(self._table, self._hits, entries, hits)
