@@ -41,6 +41,8 @@ class OldestFirst:
         """The age, and the share of pages of each class whose turn it is in a phase."""
         low, high = 0.0, self.rows_per_phase
         due = np.zeros_like(self.rates.pages)
+        if self.rates.asked_share * _LONGEST_AGE_ROWS < self.rows_left:
+            return _LONGEST_AGE_ROWS, due  # nobody asks
         while self._waiting(high, due)[0] < self.rows_left and high < _LONGEST_AGE_ROWS:
             low, high = high, 2 * high
         for _ in range(_BISECTIONS):
@@ -92,14 +94,15 @@ class OldestFirst:
         phase that ends later than x + age, unless it is read with another before. Sums over phases since the read.
         """
         phase, rate = self.rows_per_phase, self.rates.shares
-        sure = int(age // phase)  # phases after which it cannot be the page's turn
+        sure = age // phase  # phases after which it cannot be the page's turn
         none_came = np.exp(-rate * phase)
         first = np.exp(-rate * ((sure + 1) * phase - age))
-        survived = stays[:, None] ** np.arange(sure + 1)
-        later = survived[:, -1] * stays * first / np.maximum(1e-300, 1 - stays * none_came)
-        phases = survived.sum(axis=1) + later
-        rows = rate * (phase * (survived @ np.arange(sure + 1)) + age * later)
-        turns = survived[:, -1] * (1 - first) + later * (1 - none_came)
+        survived = stays**sure
+        later = survived * stays * first / np.maximum(1e-300, 1 - stays * none_came)
+        number, ages = _sums_of_powers(stays, sure)
+        phases = number + later
+        rows = rate * (phase * ages + age * later)
+        turns = survived * (1 - first) + later * (1 - none_came)
         asked = rate > 0
         return np.where(asked, rows / phases, 0.0), np.where(asked, turns / phases, 0.0)
 
@@ -118,6 +121,16 @@ class OldestFirst:
     def age_rows(self) -> float:
         """Stream rows that pass until a row is read for, at most a phase less than it takes."""
         return self._solution[0]
+
+
+def _sums_of_powers(base: Floats, last: float) -> tuple[Floats, Floats]:
+    """Sums of base ** k and of k * base ** k over k = 0 … last."""
+    short = np.maximum(1e-7, 1 - base)
+    power = base**last
+    number = (1 - base * power) / short
+    weighted = base * (1 - power * (1 + last * short)) / short**2
+    is_one = 1 - base < 1e-5 / (1 + last)  # where the differences above would drown in rounding
+    return np.where(is_one, last + 1, number), np.where(is_one, last * (last + 1) / 2, weighted)
 
 
 def _missed_share(segment_pages: int, due: Floats) -> Floats:

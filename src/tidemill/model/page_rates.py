@@ -1,6 +1,6 @@
 """How often the pages of the master data are asked for, when some of their keys are hot and ask no more."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,7 +28,12 @@ class PageRates:
 
     @classmethod
     def of(
-        cls, workload: Workload, cold: Floats | None = None, *, unit_pages: int = 1, unit_count: int | None = None
+        cls,
+        workload: Workload,
+        cold: Floats | None = None,
+        *,
+        unit_pages: int = 1,
+        unit_count: int | None = None,
     ) -> "PageRates":
         """Those of pages, or of units of neighbouring pages.
 
@@ -83,14 +88,18 @@ class PageRates:
         """Of the stream, what asks for a page at all."""
         return float(np.dot(self.pages, self.shares))
 
-    def without_first(self, pages: float) -> "PageRates":
-        """The same, but nobody asks for the first pages."""
-        left = np.clip((np.cumsum(self.pages) - pages) / self.pages, 0, 1)
-        return PageRates(pages=self.pages, shares=self.shares * left, in_order=self.in_order)
+    def without_top(self, pages: float) -> "PageRates":
+        """The same, but nobody asks for the most popular pages."""
+        left = np.clip((np.cumsum(self.pages) - pages) / np.maximum(1e-300, self.pages), 0, 1)
+        return replace(self, shares=self.shares * left)
 
-    def share_of_first(self, pages: float) -> float:
-        """Of the stream, what asks for one of the first pages."""
-        return self.asked_share - self.without_first(pages).asked_share
+    def without_first(self, pages: float) -> "PageRates":
+        """The same, but nobody asks for the pages with which the master data begins."""
+        if self.in_order:
+            return self.without_top(pages)
+        kept = self.pages * max(0.0, 1 - pages / self.total_pages)
+        gone = self.total_pages - kept.sum()
+        return replace(self, pages=np.append(kept, gone), shares=np.append(self.shares, 0.0))
 
 
 def popularity_of(workload: Workload) -> Popularity:
