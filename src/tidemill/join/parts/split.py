@@ -8,7 +8,7 @@ import numpy as np
 SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.27, 0.35, 0.42, 0.5, 0.6, 0.7, 0.8)
 """Of hot rows, that are compared."""
 START_SHARE = 0.2  # near what arithmetic says for Zipf 1; one change from it for others
-_LEAST_GAIN = 0.06  # of seconds, for which memory is moved
+_LEAST_GAIN = 0.02  # of seconds, for which memory is moved
 _LEAST_ROWS = 2_000  # of a period: hits of fewer are chance
 _PROBES_TO_SETTLE = 16  # for each hot row: sooner most are there by chance, and seem worth less than they are
 _MOST_PATIENCE = 64
