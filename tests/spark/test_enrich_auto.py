@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
+from tidemill.model.calibration import Calibration
 
 import tidemill as tm
 from tidemill.core.errors import SpecError
 from tidemill.join.conditions import Between
-from tidemill.model.calibration import Calibration
 from tidemill.model.work import COSTS_TODAY
 from tidemill.spark import auto
 
@@ -86,7 +86,7 @@ def test_rows_are_those_of_any_join(
 ) -> None:
     monkeypatch.setattr(auto, "CANDIDATES", ("moij",))
     wishes: dict[str, Any] = {"on": "product_id", "memory": "auto", "rate": 200_000, "hot_rows": tmp_path}
-    told, lookup = explained(sales, products, **wishes)
+    _, lookup = explained(sales, products, **wishes)
     assert lookup.algorithm == "moij"
     found = tm.enrich(sales, products, **wishes)
     assert found.count() == sales.count()

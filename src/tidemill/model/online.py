@@ -15,6 +15,8 @@ from tidemill.model.work import Costs
 from tidemill.model.workload import Workload
 
 Goal = Literal["least_memory", "best_rate"]
+_LOOKS = 8
+"""In the time over which the rate is smoothed: looking takes about 20 ms, and more often there is nothing new to see."""
 _ROUNDS = 4  # to solve w = λ · c_loop(w), which is a straight line but for the price of a lookup
 
 
@@ -30,13 +32,15 @@ class ArrivalRate:
 
     def __init__(self, *, smoothing_seconds: float) -> None:
         self.rows_per_s = 0.0
-        self._smoothing_seconds = smoothing_seconds
+        self.smoothing_seconds = smoothing_seconds
+        self.now_seconds = 0.0
         self._since: float | None = None
         self._began = 0.0
         self._rows = 0
 
     def saw(self, rows: int, now_seconds: float) -> None:
         """So many rows have come since the last call; times come from any clock that does not go back."""
+        self.now_seconds = now_seconds
         if self._since is None:
             self._since = self._began = now_seconds  # these rows came before anything was measured
             return
@@ -46,7 +50,7 @@ class ArrivalRate:
             return
         # At first a plain mean: the first moments must not count for more than those after them.
         seen = now_seconds - self._began
-        weight = max(span / seen, -math.expm1(-span / self._smoothing_seconds))
+        weight = max(span / seen, -math.expm1(-span / self.smoothing_seconds))
         self.rows_per_s += weight * (self._rows / span - self.rows_per_s)
         self._since, self._rows = now_seconds, 0
 
@@ -118,6 +122,7 @@ class MeshTuner:
         self._goal, self._headroom, self._least_change = goal, headroom, least_change
         self._on_overload = on_overload
         self._tuned_for = 0.0
+        self._looks_at = -math.inf
 
     def arrived(self, rows: int, now_seconds: float) -> None:
         """So many rows have come since the last call."""
@@ -125,13 +130,18 @@ class MeshTuner:
 
     def follow(self, workload: Workload) -> None:
         """The stream has another skew, or the master data has changed: judge anew."""
-        self._workload, self._tuned_for = workload, 0.0
+        self._workload, self._tuned_for, self._looks_at = workload, 0.0, -math.inf
 
     def adjust(self) -> Adjustment | None:
         """New sizes where the stream has changed enough; None where they stay."""
-        rate = self.arrivals.rows_per_s
-        if rate == 0 or abs(rate - self._tuned_for) <= self._least_change * self._tuned_for:
+        rate, now = self.arrivals.rows_per_s, self.arrivals.now_seconds
+        if (
+            now < self._looks_at
+            or rate == 0
+            or abs(rate - self._tuned_for) <= self._least_change * self._tuned_for
+        ):
             return None
+        self._looks_at = now + self.arrivals.smoothing_seconds / _LOOKS
         if self._is_resized(rate * (1 + self._headroom)):
             self._tuned_for = rate
         return self._told(rate)
