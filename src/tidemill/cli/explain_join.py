@@ -135,7 +135,7 @@ def _cells(told: "Explanation", plan: "Plan") -> list[str]:
 
 
 def _three_figures(number: float) -> str:
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"  # noqa: PLR2004 - from there on no fraction is left
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 __all__ = ["costs_of", "explain", "join"]
