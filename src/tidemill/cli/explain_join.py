@@ -129,7 +129,9 @@ def _cells(told: "Explanation", plan: "Plan") -> list[str]:
         format_bytes(state.work_per_row.read_bytes),
         f"{state.hit_share:.0%}",
         format_ms(state.waiting_seconds(told.costs) * 1000),
-        ", ".join(f"{name} {format_bytes(part)}" for name, part in parts if part >= _LEAST_PART_SHARE * total),
+        ", ".join(
+            f"{name} {format_bytes(part)}" for name, part in parts if part >= _LEAST_PART_SHARE * total
+        ),
     ]
 
 

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from math import ceil
 from typing import ClassVar
 
 import numpy as np
@@ -123,21 +124,32 @@ def hot_keys(workload: Workload, rows_per_cycle: float, most_keys: float) -> Hot
     popularity = popularity_of(workload)
     shares = popularity.shares * workload.matched_share
     waiting = shares * rows_per_cycle
-    least, most = least_waiting(workload), float(waiting.max()) + 1
-    hot = hot_share(waiting, least)
-    if float(np.dot(hot, popularity.counts)) > most_keys:
-        for _ in range(50):  # halve the span in which the border lies
-            middle = (least + most) / 2
-            hot = hot_share(waiting, middle)
-            least, most = (middle, most) if np.dot(hot, popularity.counts) > most_keys else (least, middle)
+    border = ceil(least_waiting(workload))
+    hot = hot_share(waiting, border)
+    if np.dot(hot, popularity.counts) > most_keys:
+        border, hot = _highest_worth(waiting, popularity.counts, border, most_keys)
     keys = hot * popularity.counts
-    come = (1 - hot) * popularity.counts * chance_of_more(waiting, least)
+    come = (1 - hot) * popularity.counts * chance_of_more(waiting, border)
     return HotKeys(
         keys=float(keys.sum()), hit_share=float(np.dot(keys, shares)), changes_per_cycle=2 * float(come.sum())
     )
 
 
-def hot_share(waiting: Floats, least: float) -> Floats:
+def _highest_worth(waiting: Floats, counts: Floats, border: int, most_keys: float) -> tuple[int, Floats]:
+    """The border at which keys have place, and how long each is hot: of those right at the border as many as fit."""
+    too_many, few_enough = border, ceil(waiting.max()) + border
+    while few_enough - too_many > 1:
+        middle = (too_many + few_enough) // 2
+        if np.dot(hot_share(waiting, middle), counts) > most_keys:
+            too_many = middle
+        else:
+            few_enough = middle
+    more, fewer = hot_share(waiting, too_many), hot_share(waiting, few_enough)
+    fitting = (most_keys - np.dot(fewer, counts)) / np.dot(more - fewer, counts)
+    return few_enough, fewer + (more - fewer) * np.clip(fitting, 0, 1)
+
+
+def hot_share(waiting: Floats, least: int) -> Floats:
     """Part of the time for which a key is hot, by the rows that wait for it in a cycle on average."""
     comes = chance_of_more(waiting, least)
     goes = _LOOKS_PER_CYCLE * (1 - comes)
@@ -145,14 +157,13 @@ def hot_share(waiting: Floats, least: float) -> Floats:
     return share
 
 
-def chance_of_more(mean: Floats, least: float) -> Floats:
+def chance_of_more(mean: Floats, least: int) -> Floats:
     """That a number of random events with this mean is `least` or more.
 
     It is the chance that a gamma variable is below the mean (Wilson and Hilferty: its cube root is about normal), the
     normal distribution itself by a logistic curve (Page): wrong by 0.01 at most from three events on.
     """
-    events = np.ceil(least)
-    deviation = 3 * np.sqrt(events) * (np.cbrt(mean / events) - 1 + 1 / (9 * events))
+    deviation = 3 * np.sqrt(least) * (np.cbrt(mean / least) - 1 + 1 / (9 * least))
     chance: Floats = 1 / (1 + np.exp(-np.clip(1.5976 * deviation + 0.070566 * deviation**3, -500, 500)))
     return chance
 

@@ -41,7 +41,7 @@ class MeshModel:
     is the work of one row here. What differs, and why:
     - Eq. 4 and Table 1 swap the two input costs: b / w pages are read for a row, b / c_loop in a second.
     - N is no multiple of b: the last step of a cycle is shorter, and takes w rows all the same.
-    - Result rows are counted from the stream's side (matches of a stream row), not as matches of a master row (σ).
+    - Result rows are counted from the stream's side (matches of a stream row), not of a master row as the paper does.
     - A step takes no more rows than the arrivals can hold. Where a cycle has few steps that is less than w.
     - w = λ · c_loop has no solution for a stream that is faster than reading, adding and removing rows alone.
     """
