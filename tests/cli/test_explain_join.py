@@ -1,6 +1,8 @@
 """`tidemill explain join`: every join has a line, and what `auto` takes is the best of them."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +10,10 @@ from typer.testing import CliRunner
 
 from tidemill.cli.explain_join import explain
 from tidemill.core.errors import BudgetError, SpecError
+from tidemill.model.calibration import Calibration
 from tidemill.model.catalog import MODELLED
 from tidemill.model.tune import TIE_SHARE
+from tidemill.model.work import COSTS_OF_2008
 
 
 def run(*arguments: Any) -> str:
@@ -61,6 +65,25 @@ def test_costs_decide_the_rate_and_skew_the_choice():
     assert (uniform["auto"]["algorithm"], skewed["auto"]["algorithm"]) == ("mesh", "balanced")
     today = told(*asked, "--zipf", 0)
     assert today["joins"][0]["rows_per_s"] > 5 * uniform["joins"][0]["rows_per_s"]
+
+
+def test_costs_come_from_a_calibration_too(tmp_path: Path):
+    slower = replace(COSTS_OF_2008, output_row_seconds=1.0)
+    calibration = Calibration(
+        measured_at="2026-01-01T00:00:00Z",
+        store="a store",
+        master_row_bytes=120,
+        page_bytes=16_384,
+        by_family={"scan": slower, "lookup": COSTS_OF_2008, "rows": COSTS_OF_2008},
+        device_bytes_per_s={},
+    )
+    file = tmp_path / "costs.json"
+    file.write_text(calibration.to_json())
+    asked = ("--rows", 1_000_000, "--memory", "12 MB", "--algorithms", "mesh,inl", "--costs", file)
+    rates = {join["algorithm"]: join["rows_per_s"] for join in told(*asked)["joins"]}
+    assert rates["mesh"] < 1 < rates["inl"]
+    with pytest.raises(SpecError, match="cannot be read"):
+        run("--rows", 1000, "--memory", "12 MB", "--costs", tmp_path / "nothing")
 
 
 def test_the_table_says_why():

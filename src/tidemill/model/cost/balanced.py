@@ -38,10 +38,15 @@ class HotKeys:
 class BalancedModel:
     """Work of the balanced join for a stream row: hits cost a lookup, misses share a cycle as in MESHJOIN.
 
-    A key is hot when the rows that would wait for it in one cycle take more memory than its master rows: so many that
-    `least_waiting`. More hits let a step take more rows, more rows in a cycle make more keys worth their place: from
-    a cold start the model goes round until nothing changes, as the join itself does. Where hot rows have no memory for
-    all such keys, those with most rows stay.
+    A key is hot when the rows that would wait for it in one cycle take more memory than its master rows. More hits let a
+    step take more rows, and more rows in a cycle make more keys worth their place: from a cold start the model goes
+    round until nothing changes, as the join itself does. Where hot rows have no memory for all such keys, those with
+    most rows stay.
+
+    >>> sales = Workload(master_rows=136_000, master_row_bytes=120, stream_row_bytes=20, zipf_exponent=1.0)
+    >>> state = MODEL.steady_state(sales, MODEL.default_sizes(sales, 1_000_000))
+    >>> round(least_waiting(sales), 1), round(state.hit_share, 2), round(1 / state.work_per_row.reads)
+    (2.9, 0.49, 109)
 
     Source: the cache inequality (Theorems 1 and 2) of *Big Data Velocity Management*, IEEE Access 2020, with eq. 2 of
     MESHJOIN. The texts give no equations for SSBJ. What we derive, and why:
