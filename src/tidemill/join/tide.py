@@ -19,11 +19,11 @@ from tidemill.join.parts.hot_cache import HotCache
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.keys import stream_keys
 from tidemill.join.parts.leaving import Leaving, count_fates
-from tidemill.join.parts.region_join import RegionJoin
-from tidemill.join.parts.row_cache import HOT_ENTRY_BYTES, RowCache
+from tidemill.join.parts.row_cache import RowCache
 from tidemill.join.parts.service import Service
 from tidemill.join.parts.snapshots import pack, unpack
-from tidemill.join.parts.split import Split
+from tidemill.join.parts.split import OFTEN
+from tidemill.join.parts.split_join import SplitJoin
 from tidemill.join.parts.tally import StepTally
 from tidemill.join.protocol import StepReport
 from tidemill.join.tide_sizes import TideSizes
@@ -34,7 +34,7 @@ from tidemill.master.protocol import Master
 _PIECE_ROWS = 24_576  # probed together: their hot rows fit the second-level cache while columns are gathered
 
 
-class TideJoin(RegionJoin):
+class TideJoin(SplitJoin):
     """Ours, and the default: hot rows in memory, and reads that go where most rows wait.
 
     Stream rows first meet the master rows that are asked for most; most of them leave at once. The others wait,
@@ -83,26 +83,12 @@ class TideJoin(RegionJoin):
     ) -> None:
         super().__init__(master, plan, budget, sizes or self.sizes_for(master, plan, budget.left_bytes))
         self._board = board
-        self._split = Split(
-            self.sizes.hot_share,
-            keys=master.rows,
-            hot_row_bytes=max(master.row_bytes, self._layout.least_row_bytes) + HOT_ENTRY_BYTES,
-            costs=self.sizes.miss_costs,
-        )
-        self._resize_to: float | None = None
+        self._begin_split(hot)
         self._aside = Aside(may_use_another_core=hot is None)  # whoever shares hot rows shares cores too
         self._clear()
-        # Held by hot rows and sketch: they only make the join faster.
-        self._owns_hot = hot is None
-        self._hot: HotCache = hot or self._no_hot_rows()
+        # Held by the sketch: it only makes the join faster, as hot rows do.
         self._sketch = FrequencySketch(self.sizes.sketch_bytes)
-        self._counted = 0
         self._miss_share = 1.0
-
-    def _no_hot_rows(self) -> RowCache:
-        row_bytes = max(self._master.row_bytes, self._layout.least_row_bytes)
-        keeps_rows = bool(self.plan.master_columns)
-        return RowCache(self.sizes.hot_rows_bytes, row_bytes, self._layout, keeps_rows=keeps_rows)
 
     def _clear(self) -> None:
         """Nothing has arrived, nothing waits."""
@@ -237,50 +223,6 @@ class TideJoin(RegionJoin):
             row_bytes=row_bytes,
         )
 
-    def _look_at_split(self) -> None:
-        """Let the room empty itself if hot and waiting rows should share memory otherwise."""
-        may_move = self._owns_hot and self.sizes.moves_memory
-        if may_move and self._split.is_due(self._room.most_rows):
-            self._resize_to = self._split.look(
-                both_bytes=self.sizes.hot_rows_bytes + self.sizes.waiting_bytes,
-                hot_rows=self._hot.entries,
-                most_waiting=self._room.most_rows,
-                is_hot_full=self._hot.has_been_full,
-            )
-
-    def _may_resize(self, hot_share: float) -> bool:
-        """Whether those that wait would find room; where their places cannot change, whether nobody does."""
-        if not self._room.can_resize:
-            return not self._room.waiting_rows
-        return self._room.waiting_rows <= self._room.rows_of(self.sizes.with_hot_share(hot_share).waiting_bytes)
-
-    def _resize(self, hot_share: float) -> None:
-        """Share out anew what hot and waiting rows hold."""
-        grows = hot_share > self.sizes.hot_share
-        self.sizes = self.sizes.with_hot_share(hot_share)
-        self._split.share, self._resize_to = hot_share, None
-        for name in ("hot_rows", "waiting"):
-            self.budget.release(name)
-        for name in ("hot_rows", "waiting"):
-            self.budget.reserve(name, getattr(self.sizes, f"{name}_bytes"))
-        # First the one that gives memory, then the one that takes it.
-        for resize in (self._resize_room, self._resize_hot) if grows else (self._resize_hot, self._resize_room):
-            resize()
-
-    def _resize_hot(self) -> None:
-        if isinstance(self._hot, RowCache):
-            self._hot.resize(self.sizes.hot_rows_bytes)
-
-    def _resize_room(self) -> None:
-        if not self._room.can_resize:
-            del self._room  # before the new one, which may take its place in memory
-            self._room = self._no_waiting_rows()
-            return
-        moved = self._room.resize(self.sizes.waiting_bytes)
-        for service in self._services:
-            service.slots[:] = moved[service.slots]
-        self._given = {int(moved[slot]): given for slot, given in self._given.items()}
-
     def _encode(self, batch: pa.RecordBatch, misses: Int64s) -> tuple[tuple[Any, Int64s], int]:
         """The misses as rows, as far as they can wait; and how many rows of the batch those concern."""
         fitting = len(misses)
@@ -293,11 +235,12 @@ class TideJoin(RegionJoin):
         return (encoded, at[: fitting + 1]), until
 
     def _let_wait(self, codes: Int64s, regions: Int64s, rows: Any, at: Int64s) -> None:
-        self._sketch.add(codes)
+        met = self._sketch.add(codes)
+        self._split.period.met_again += int(np.count_nonzero(met > OFTEN))
         self._counted += len(codes)
-        if self._counted > self._sketch.bytes_held // 4:
+        if self._counted > self._sketch.bytes_held // 2:
             self._sketch.halve()
-            self._counted = 0
+            self._counted //= 2
         self._room.push(codes, regions, rows, at)
 
     def _begin_leaving(self, batch: pa.RecordBatch, at: Int64s, matches: Int64s, sizes: Int64s) -> None:
@@ -351,15 +294,9 @@ class TideJoin(RegionJoin):
     # Waiting rows meet the disk (`parts/region_join.py`).
 
     def _is_room_enough(self) -> bool:
-        return bool(self._arrivals.rows) and self._resize_to is None and self._has_room()
-
-    def _began(self, regions: int, rows: int, pages: Int64s) -> None:
-        period = self._split.period
-        if not period.services:  # while the room fills nothing is learned
-            period.rows = period.misses = 0
-        period.services += regions
-        period.served_rows += rows
-        period.bytes_read += self._master.rows_buffer_bytes(pages)
+        if self._resize_to is not None:
+            return self._may_resize(self._resize_to)
+        return bool(self._arrivals.rows) and self._has_room()
 
     def _keep(self, service: Service, start: Int64s, matches: Int64s) -> None:
         if not self._hot.is_full:

@@ -13,7 +13,7 @@ from tidemill.master.protocol import Master
 
 PAGES_OF_A_REGION = 16
 """256 KiB of 16 KiB pages: the knee of the measured read times."""
-_MOST_REGIONS_PER_READ = 12
+MOST_REGIONS_PER_READ = 12
 _READS_PER_STEP = 8
 _READS_AHEAD = 1
 _MOST_ARRIVALS_BYTES = 5 * 2**19
@@ -104,8 +104,8 @@ class TideSizes:
         pages: int,
         index_bytes: int,
         hot_share: float = START_SHARE,
-        most_region_pages: int = PAGES_OF_A_REGION,
-        most_regions_per_read: int = _MOST_REGIONS_PER_READ,
+        region_pages: int | None = None,
+        most_regions_per_read: int = MOST_REGIONS_PER_READ,
         moves_memory: bool = True,
         miss_costs: MissCosts | None = None,
     ) -> "TideSizes":
@@ -120,7 +120,7 @@ class TideSizes:
             pages: Of the master data.
             index_bytes: Of the store's index.
             hot_share: Of what is left, for hot rows at first.
-            most_region_pages: Of a region; fewer where the budget is small.
+            region_pages: Of a region; None for 16, or fewer where the budget is small.
             most_regions_per_read: Of one read of whole pages; fewer where the budget is small.
             moves_memory: Whether `hot_share` may change as the stream goes.
             miss_costs: By which it does.
@@ -139,17 +139,12 @@ class TideSizes:
         }
         spare = total_bytes - sum(least.values())
         if spare < 0:
-            raise BudgetError(
-                f"{format_bytes(total_bytes)} are too little for tide on this master data",
-                code="budget_too_small",
-                next_move=f"give at least {sum(least.values()):,} bytes",
-                total_bytes=total_bytes,
-                least_bytes=sum(least.values()),
-            )
+            raise _too_little(total_bytes, sum(least.values()))
         # Regions need less index than pages: what is counted too much for the least budget comes back here.
-        region_pages = 1
-        while region_pages < most_region_pages and 12 * region_pages * longest <= spare:
-            region_pages *= 2
+        if region_pages is None:
+            region_pages = 1
+            while region_pages < PAGES_OF_A_REGION and 12 * region_pages * longest <= spare:
+                region_pages *= 2
         regions = -(-pages // region_pages)
         index = index_bytes + regions * _INDEX_BYTES_OF_A_REGION + 64
         spare += least["index"] - index
@@ -164,6 +159,8 @@ class TideSizes:
             "output_bytes": least["output"] + min(spare // 8, _MOST_OUTPUT_BYTES),
         }  # fmt: skip
         left = total_bytes - index - sum(parts.values())
+        if left < least["hot_rows"] + least["waiting"]:  # regions that were asked for are too long
+            raise _too_little(total_bytes, total_bytes - left + least["hot_rows"] + least["waiting"])
         hot = max(64, int(left * hot_share))
         return cls(
             index_bytes=index,
@@ -179,4 +176,14 @@ class TideSizes:
         )
 
 
-__all__ = ["PAGES_OF_A_REGION", "RESERVED", "TideSizes"]
+def _too_little(total_bytes: int, least_bytes: int) -> BudgetError:
+    return BudgetError(
+        f"{format_bytes(total_bytes)} are too little for tide on this master data",
+        code="budget_too_small",
+        next_move=f"give at least {least_bytes:,} bytes",
+        total_bytes=total_bytes,
+        least_bytes=least_bytes,
+    )
+
+
+__all__ = ["MOST_REGIONS_PER_READ", "PAGES_OF_A_REGION", "RESERVED", "TideSizes"]

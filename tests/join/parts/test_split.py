@@ -24,7 +24,11 @@ def look(
     period.served_rows, period.services = period.misses, period.misses // region_rows
     period.bytes_read = period.services * REGION_BYTES
     return split.look(
-        both_bytes=BOTH_BYTES, hot_rows=hot_rows, most_waiting=1_000_000, is_hot_full=is_hot_full
+        both_bytes=BOTH_BYTES,
+        hot_rows=hot_rows,
+        most_waiting=1_000_000,
+        counted_rows=0,
+        is_hot_full=is_hot_full,
     )
 
 
@@ -95,4 +99,4 @@ def test_it_looks_when_a_quarter_of_the_room_has_passed():
 def test_without_a_read_nothing_is_said():
     split = split_at(START_SHARE)
     split.period.rows = 10**6
-    assert split.look(both_bytes=1, hot_rows=1, most_waiting=1, is_hot_full=True) is None
+    assert split.look(both_bytes=1, hot_rows=1, most_waiting=1, counted_rows=1, is_hot_full=True) is None

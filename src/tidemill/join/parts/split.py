@@ -12,6 +12,8 @@ _LEAST_GAIN = 0.02  # of seconds, for which memory is moved
 _LEAST_ROWS = 2_000  # of a period: hits of fewer are chance
 _PROBES_TO_SETTLE = 16  # for each hot row: sooner most are there by chance, and seem worth less than they are
 _MOST_PATIENCE = 64
+OFTEN = 4
+"""Meetings after which it is no chance: a uniform stream shows the sketch a few such codes in a thousand."""
 _MOST_EXPONENT = 3.0
 _HALVINGS = 20
 
@@ -33,6 +35,8 @@ class Period:
 
     rows: int = 0
     misses: int = 0
+    met_again: int = 0
+    """Misses of codes that had been met `OFTEN` times of late."""
     services: int = 0
     """Regions that were read."""
     served_rows: int = 0
@@ -44,8 +48,10 @@ class Split:
 
     A hit saves a miss with its share of a read; a byte more for waiting rows makes reads cheaper in proportion. What
     hot rows would save if they were more or fewer follows from Zipf's law: the exponent is the one with which as many
-    top keys as are hot would get as many hits as were counted. Hot rows that have not settled get fewer, so what is
-    counted speaks too low of them: they grow at the first sign, and shrink when they have settled.
+    top keys as are hot, or are known to come often, would get as many rows as were counted. Hot rows that have not
+    settled get fewer, so what is counted speaks too low of them: they grow at the first sign, and shrink when they have
+    settled. That misses of often met codes count is what makes the first sign come soon: a code turns hot when its region
+    is read, and all regions are read once while twice the room's rows pass.
 
     Args:
         share: Of hot rows at the start.
@@ -75,7 +81,9 @@ class Split:
         """Whether a quarter of the room, which can hold so many rows, has passed."""
         return self.period.services > 0 and self.period.rows > max(_LEAST_ROWS, waiting_rows // 4)
 
-    def look(self, *, both_bytes: int, hot_rows: int, most_waiting: int, is_hot_full: bool) -> float | None:
+    def look(
+        self, *, both_bytes: int, hot_rows: int, most_waiting: int, counted_rows: float, is_hot_full: bool
+    ) -> float | None:
         """The share that hot rows should have instead, or None; a new period begins.
 
         Whoever moves the memory sets `share`.
@@ -84,28 +92,33 @@ class Split:
             both_bytes: What hot and waiting rows share.
             hot_rows: That there are.
             most_waiting: Rows that the room can hold.
+            counted_rows: Misses among which codes were counted.
             is_hot_full: Whether more would be hot if there were room.
         """
         period, self.period = self.period, Period()
         self._rows_since_change += period.rows
         if not period.served_rows or not period.rows:
             return None
-        better = self._best_share(period, both_bytes, hot_rows)
+        better = self._best_share(period, hot_rows, counted_rows)
         grows = better > self.share
         settled_rows = max(_PROBES_TO_SETTLE * both_bytes * self.share / self._hot_row_bytes, most_waiting)
         least_rows = (self._patience - grows) * settled_rows
         if better == self.share or (grows and not is_hot_full) or self._rows_since_change < least_rows:
             return None
-        if self._grew is not None and grows != self._grew:  # it went too far: each time it waits twice as long
+        if (
+            self._grew is not None and grows != self._grew
+        ):  # it went too far: each time it waits twice as long
             self._patience = min(_MOST_PATIENCE, 2 * self._patience)
         self._grew, self._rows_since_change = grows, 0
         return better
 
-    def _best_share(self, period: Period, both_bytes: int, hot_rows: int) -> float:
+    def _best_share(self, period: Period, hot_rows: int, counted_rows: float) -> float:
         """The share with the fewest seconds a row; the present one unless another is better by far."""
         costs = self._costs
         seconds = period.services * costs.read_seconds + period.bytes_read / costs.bytes_per_s
-        exponent = _exponent(hot_rows, self._keys, 1 - period.misses / period.rows)
+        known = 1 - (period.misses - period.met_again) / period.rows
+        often_share = max(1e-12, OFTEN * period.misses / period.rows / max(1.0, counted_rows))  # of one code
+        exponent = _exponent(hot_rows, self._keys, known, often_share)
         shares = np.array([self.share, *SHARES])
         misses = 1 - _share_of_top(hot_rows * shares / max(1e-9, self.share), self._keys, exponent)
         read_seconds = seconds / period.served_rows * (1 - self.share) / (1 - shares)
@@ -121,20 +134,31 @@ def _share_of_top(top: Any, keys: int, exponent: float) -> Any:
     [0.61, 0.73]
     """
     first, power = 0.5, 1 - exponent + 1e-9
-    return ((np.minimum(top, keys) + first) ** power - first**power) / ((keys + first) ** power - first**power)
+    return ((np.minimum(top, keys) + first) ** power - first**power) / (
+        (keys + first) ** power - first**power
+    )
 
 
-def _exponent(top: int, keys: int, hit_share: float) -> float:
+def _exponent(top: int, keys: int, known_share: float, often_share: float = 1.0) -> float:
     """Of Zipf's law, with which so many top keys get that share of the stream; 0 where they get no more than others.
 
     >>> round(_exponent(3_400, 1_000_000, 0.605), 2)
     1.0
+
+    Args:
+        top: Keys that are hot.
+        keys: In all.
+        known_share: Rows of keys that are hot or come often.
+        often_share: What a key that comes often has of the stream at least.
     """
     low, high = 0.0, _MOST_EXPONENT
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if _share_of_top(top, keys, middle) < hit_share else (low, middle)
+        first_share = float(_share_of_top(1, keys, middle))
+        often = (first_share / often_share) ** (1 / max(middle, 0.05))
+        known = float(_share_of_top(min(keys, max(top, often)), keys, middle))
+        low, high = (middle, high) if known < known_share else (low, middle)
     return low
 
 
-__all__ = ["SHARES", "START_SHARE", "MissCosts", "Split"]
+__all__ = ["OFTEN", "SHARES", "START_SHARE", "MissCosts", "Period", "Split"]

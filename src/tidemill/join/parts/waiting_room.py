@@ -111,8 +111,11 @@ class WaitingRoom:
             last = most + np.flatnonzero(is_taken[most:])
             free = np.sort(free[free < most])[::-1]
             moved[last], free = free[: len(last)], free[len(last) :]
-            for slots in (self._words.reshape(self.most_rows, -1), self._next, *self._codes_apart):
-                slots[moved[last]] = slots[last]
+            words = self._words.reshape(self.most_rows, -1)
+            words[moved[last]] = words[last]
+            self._next[moved[last]] = self._next[last]
+            for codes in self._codes_apart:
+                codes[moved[last]] = codes[last]
             for links in (self._next, self._head):
                 links[:] = np.where(links < 0, links, moved[links])
         else:

@@ -12,7 +12,7 @@ from tidemill.join.parts.arrivals import WORK_BYTES_PER_ROW
 from tidemill.join.parts.picking import MOST_REGIONS
 from tidemill.join.parts.row_cache import HOT_ENTRY_BYTES
 from tidemill.join.parts.split import MissCosts, Period, Split
-from tidemill.join.tide_sizes import TideSizes
+from tidemill.join.tide_sizes import MOST_REGIONS_PER_READ, TideSizes
 from tidemill.model.cost.tide_hot import FILLED_SHARE, hit_share, hot_probability
 from tidemill.model.cost.tide_reads import RegionRates, rows_per_region_read
 from tidemill.model.popularity import Popularity
@@ -27,8 +27,8 @@ _HOT_CHANGES_PER_ROW = 0.016  # a quarter of the hot rows goes, and as many come
 _SPARSE_PAGES = 4  # for each row: then single pages are read
 _ROUNDS = 4
 _MANY_ROWS = 10**9
-_REGION_PAGES = (4, 8, 16, 32, 64)
-_REGIONS_PER_READ = (4, 12)
+_REGION_PAGES = (2, 4, 8, 16, 32, 64, 128)
+_REGIONS_PER_READ = (1, 4, 12)
 _DISKS = (MissCosts(), MissCosts(miss_seconds=2e-6, read_seconds=12.5e-3, bytes_per_s=72e6))
 
 
@@ -87,7 +87,7 @@ class TideModel:
                     self._sizes(
                         workload,
                         memory_bytes,
-                        most_region_pages=region_pages,
+                        region_pages=region_pages,
                         most_regions_per_read=regions,
                         miss_costs=disk,
                     )
@@ -144,7 +144,8 @@ class TideModel:
             )  # fmt: skip
             both_bytes = sizes.hot_rows_bytes + sizes.waiting_bytes
             share = split.look(
-                both_bytes=both_bytes, hot_rows=int(flow.entries), most_waiting=flow.most_waiting, is_hot_full=True
+                both_bytes=both_bytes, hot_rows=int(flow.entries), most_waiting=flow.most_waiting, counted_rows=0,
+                is_hot_full=True,
             )  # fmt: skip
             if share is None:
                 break
@@ -157,7 +158,10 @@ class TideModel:
         popularity = _popularity(workload.master_keys, workload.zipf_exponent)
         entries = min(FILLED_SHARE * _most_entries(workload, sizes.hot_rows_bytes), workload.master_keys)
         hits = hit_share(popularity, entries)
-        regions, most = self.regions(workload, sizes), max(1, sizes.waiting_bytes // _waiting_row_bytes(workload))
+        regions, most = (
+            self.regions(workload, sizes),
+            max(1, sizes.waiting_bytes // _waiting_row_bytes(workload)),
+        )
         wanted = min(most / 8, _PIECE_ROWS * (1 - hits))
         free = wanted - min(wanted, (1 - hits) * _piece_rows(workload, sizes)) / 2
         rates = None
@@ -195,11 +199,10 @@ class TideModel:
         workload: Workload,
         memory_bytes: int,
         *,
-        most_region_pages: int | None = None,
-        most_regions_per_read: int | None = None,
+        region_pages: int | None = None,
+        most_regions_per_read: int = MOST_REGIONS_PER_READ,
         miss_costs: MissCosts | None = None,
     ) -> TideSizes:
-        given = {"most_region_pages": most_region_pages, "most_regions_per_read": most_regions_per_read}
         return TideSizes.from_numbers(
             memory_bytes,
             stream_row_bytes=workload.stream_row_bytes,
@@ -208,8 +211,9 @@ class TideModel:
             page_work_bytes=int(workload.rows_per_page) * _FOUND_BYTES,
             pages=workload.master_pages,
             index_bytes=workload.index_bytes,
+            region_pages=region_pages,
+            most_regions_per_read=most_regions_per_read,
             miss_costs=miss_costs,
-            **{name: value for name, value in given.items() if value is not None},
         )
 
 

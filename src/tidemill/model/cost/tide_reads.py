@@ -32,12 +32,18 @@ class RegionRates:
         """
         missed = popularity.shares * (1 - hot)
         missed = missed / max(1e-300, float(missed @ popularity.counts))
-        heavy = (missed * regions > _HEAVY) & (np.cumsum(popularity.counts * (missed * regions > _HEAVY)) <= regions / 2)
+        heavy = (missed * regions > _HEAVY) & (
+            np.cumsum(popularity.counts * (missed * regions > _HEAVY)) <= regions / 2
+        )
         alone, keys = missed[heavy], popularity.counts[heavy]
         rest = 1 - float(alone @ keys)
-        spread = float(np.sqrt((missed[~heavy] ** 2 @ popularity.counts[~heavy]) * regions)) / max(1e-12, rest)
+        spread = float(np.sqrt((missed[~heavy] ** 2 @ popularity.counts[~heavy]) * regions)) / max(
+            1e-12, rest
+        )
         # Three points with the mean and the spread of the sums.
-        points = np.maximum(1e-3, 1 + np.sqrt(3) * min(spread, 0.5) * np.array([-1.0, 0.0, 1.0])) * rest / regions
+        points = (
+            np.maximum(1e-3, 1 + np.sqrt(3) * min(spread, 0.5) * np.array([-1.0, 0.0, 1.0])) * rest / regions
+        )
         others = (regions - keys.sum()) * np.array([1 / 6, 2 / 3, 1 / 6])
         return cls(np.append(keys, others), np.append(alone + rest / regions, points))
 
@@ -71,7 +77,12 @@ def rows_per_region_read(rates: RegionRates, waiting_rows: float, *, densest_sha
         waiting_rows: On the lists of all regions.
         densest_share: Of reads that go to the region for which most rows wait.
     """
-    low, high = -3.0, 3.0 + np.log(waiting_rows + 1 / rates.shares.max()) + np.log(rates.shares.max() / rates.shares.min() + 1)
+    low, high = (
+        -3.0,
+        3.0
+        + np.log(waiting_rows + 1 / rates.shares.max())
+        + np.log(rates.shares.max() / rates.shares.min() + 1),
+    )
     served = 1.0
     for _ in range(_HALVINGS):
         age = np.exp((low + high) / 2)  # in misses: so many come while the oldest row waits
