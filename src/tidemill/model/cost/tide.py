@@ -202,7 +202,7 @@ class TideModel:
         given = {"most_region_pages": most_region_pages, "most_regions_per_read": most_regions_per_read}
         return TideSizes.from_numbers(
             memory_bytes,
-            stream_row_bytes=workload.stream_row_bytes,
+            stream_row_bytes=workload.expected_stream_row_bytes,
             master_row_bytes=workload.master_row_bytes,
             page_bytes=workload.page_bytes,
             page_work_bytes=int(workload.rows_per_page) * _FOUND_BYTES,
