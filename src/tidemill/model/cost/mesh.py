@@ -53,7 +53,7 @@ class MeshModel:
         return self._sizes(workload, memory_bytes, None)
 
     def size_grid(self, workload: Workload, memory_bytes: int) -> Iterator[MeshSizes]:
-        """The default, and steps of 1, 2, 4, … pages and between."""
+        """The default, and steps of other lengths."""
         found = [self.default_sizes(workload, memory_bytes)]
         for pages in steps_of(workload.master_pages):
             if pages * 2 * workload.page_bytes < memory_bytes:
@@ -120,12 +120,12 @@ def window_bytes(workload: Workload, sizes: MeshSizes, rows: float) -> float:
     return sizes.window_rows * HASH_BYTES_PER_ROW + rows * workload.stream_row_bytes
 
 
-def steps_of(master_pages: int) -> Iterator[int]:
-    """Pages a step worth trying, each a fifth more than the one before; all pages at last."""
+def steps_of(master_pages: int, growth: float = 1.2) -> Iterator[int]:
+    """Pages a step worth trying, each `growth` times the one before; all pages at last."""
     pages = 1
     while pages < master_pages:
         yield pages
-        pages = max(pages + 1, pages * 6 // 5)
+        pages = max(pages + 1, int(pages * growth))
     yield master_pages
 
 
