@@ -23,7 +23,7 @@ from tidemill.model.workload import Workload
 _LEAST_MISS_SHARE = 0.05  # as in the join: it probes no more than twenty packets' worth at a time
 _LOOKS_PER_CYCLE = 2.0  # hot keys are judged again when half a window of rows has missed
 _MOST_ROUNDS = 60
-_HOT_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+_HOT_SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,9 @@ class BalancedModel:
         return BalancedSizes.with_hot_rows(memory_bytes, **sizes_from(workload))
 
     def size_grid(self, workload: Workload, memory_bytes: int) -> Iterator[BalancedSizes]:
-        """The default, and other shares of hot rows with steps of 1, 2, 4, … pages and between."""
+        """The default, and other shares of hot rows with steps of other lengths."""
         found = [self.default_sizes(workload, memory_bytes)]
-        for share, pages in product(_HOT_SHARES, steps_of(workload.master_pages)):
+        for share, pages in product(_HOT_SHARES, steps_of(workload.master_pages, growth=1.4)):
             if pages * 4 * workload.page_bytes < memory_bytes:
                 with suppress(BudgetError):  # buffers that leave too little for the window
                     found.append(
@@ -116,7 +116,7 @@ def hot_key_bytes(workload: Workload) -> float:
 
 def least_waiting(workload: Workload) -> float:
     """Waiting rows of a key that take as much memory as it would take among the hot rows."""
-    return hot_key_bytes(workload) / waiting_row_bytes(workload.stream_row_bytes)
+    return hot_key_bytes(workload) / waiting_row_bytes(workload.expected_stream_row_bytes)
 
 
 def hot_keys(workload: Workload, rows_per_cycle: float, most_keys: float) -> HotKeys:
