@@ -70,8 +70,8 @@ def test_the_least_memory_is_as_fast_as_the_stream_and_no_faster(
     join = join_on(master)
     told = tuned(join, workload, rate).adjust()
     assert told is not None
-    assert rate * 1.1 <= rate_of(join, workload) * 1.001
-    assert rate_of(join, workload) < rate * 1.3
+    assert rate * 1.2 <= rate_of(join, workload) * 1.001
+    assert rate_of(join, workload) < rate * 1.4
     assert not told.is_overload
     assert told.memory_bytes == join.budget.held_bytes
 
@@ -97,7 +97,7 @@ def test_the_least_memory_is_that_of_brute_force(master: MasterData, workload: W
     join = join_on(master)
     tuner = tuned(join, workload, 4_000)
     tuner.adjust()
-    best = min(sizes.total_bytes for sizes in every_size(tuner) if tuner._rate_of(sizes) >= 4_400)
+    best = min(sizes.total_bytes for sizes in every_size(tuner) if tuner._rate_of(sizes) >= 4_800)
     assert join.sizes.total_bytes <= best * 1.02
 
 

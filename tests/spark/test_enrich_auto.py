@@ -53,7 +53,10 @@ def test_a_tie_goes_to_tide(sales: DataFrame, products: tm.MasterData) -> None:
     assert lookup.algorithm == "tide"
 
 
-def test_memory_follows_the_rate(sales: DataFrame, products: tm.MasterData) -> None:
+def test_memory_follows_the_rate(
+    sales: DataFrame, products: tm.MasterData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "_LEAST_BYTES", 1_000_000)
     needs = []
     for rate in (100_000, 900_000):
         told, lookup = explained(
@@ -97,6 +100,7 @@ def test_several_masters_share_the_time(
     sales: DataFrame, products: tm.MasterData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auto, "CANDIDATES", ("tide",))
+    monkeypatch.setattr(auto, "_LEAST_BYTES", 1_000_000)
     one, _ = explained(sales, products, on="product_id", memory="auto", rate=250_000, zipf=0.5)
     lookup = tm.Lookup(master=products, on="product_id", prefix="p_")
     two, _ = explained(

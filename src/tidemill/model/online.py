@@ -111,7 +111,7 @@ class MeshTuner:
         costs: Costs,
         *,
         goal: Goal = "least_memory",
-        headroom: float = 0.1,
+        headroom: float = 0.2,
         least_change: float = 0.1,
         smoothing_seconds: float = 10.0,
         on_overload: Callable[[Adjustment], None] | None = None,

@@ -1,12 +1,11 @@
 """What "auto" means: the join, and the memory, that the cost models choose for the workers of a host."""
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemill.core.errors import BudgetError, SpecError
-from tidemill.core.units import format_bytes, parse_bytes
+from tidemill.core.units import parse_bytes
 from tidemill.join.catalog import JOINS
 from tidemill.join.output import OutputPlan
 from tidemill.join.tide import TideJoin
@@ -28,8 +27,8 @@ CALIBRATION_FILE = "calibration.json"
 _HEADROOM = 0.1
 _TRANSPORT_ROW_SECONDS = 1.3e-6
 """From the JVM and back with eight master columns, without any join: 1.5 M rows/s on two cores (docs/benchmarks.md)."""
-_MEMORY_STEP_BYTES = 1_000_000
 _LEAST_BYTES = 16_000_000
+"""Of memory="auto": what is saved below is little beside what the Python workers themselves take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,16 +153,12 @@ def chosen_plan(
     costs, source = costs_of(master)
     names = CANDIDATES if algorithm == "auto" else (algorithm,)
     models: list[str | CostModel] = [HostedModel(name, master, plan, workers) for name in names]
-    if memory_bytes is not None:
-        found = best_rate(workload, costs, memory_bytes, algorithms=models, sizes="default")
-    else:
-        wanted = (wish.rows_per_s or 0) * (1 + _HEADROOM) / workers
+    found = best_rate(workload, costs, memory_bytes or _LEAST_BYTES, algorithms=models, sizes="default")
+    wanted = (wish.rows_per_s or 0) * (1 + _HEADROOM) / workers
+    if memory_bytes is None and found.rows_per_s < wanted:
         found = least_memory(workload, costs, wanted, algorithms=models, sizes="default")
-        rounded = math.ceil(found.memory_bytes / _MEMORY_STEP_BYTES) * _MEMORY_STEP_BYTES
-        found = replace(found, memory_bytes=rounded)
     skew = "assumed" if wish.zipf_exponent is None else "as told"
-    per_host = f"on each of {workers} workers, {format_bytes(found.memory_bytes)} on the host"
-    why = f"{found.why} ({per_host}; Zipf {zipf:g} {skew}; costs {source})"
+    why = f"on each of {workers} workers {found.why}; Zipf {zipf:g} {skew}; costs {source}"
     return replace(found, rows_per_s=found.rows_per_s * workers, why=why)
 
 

@@ -121,7 +121,7 @@ def hot_key_bytes(workload: Workload) -> float:
 
 def least_waiting(workload: Workload) -> float:
     """Waiting rows of a key that take as much memory as it would take among the hot rows."""
-    return hot_key_bytes(workload) / waiting_row_bytes(workload.stream_row_bytes)
+    return hot_key_bytes(workload) / waiting_row_bytes(workload.expected_stream_row_bytes)
 
 
 def hot_keys(workload: Workload, rows_per_cycle: float, most_keys: float) -> HotKeys:

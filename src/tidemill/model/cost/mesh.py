@@ -92,7 +92,7 @@ class MeshModel:
 def sizes_from(workload: Workload) -> dict[str, Any]:
     """What the splits of the mesh family ask for, beside the budget."""
     return {
-        "stream_row_bytes": workload.stream_row_bytes,
+        "stream_row_bytes": workload.expected_stream_row_bytes,
         "master_row_bytes": workload.master_row_bytes,
         "index_bytes": workload.index_bytes,
         "master_pages": workload.master_pages,

@@ -205,7 +205,7 @@ class TideModel:
     ) -> TideSizes:
         return TideSizes.from_numbers(
             memory_bytes,
-            stream_row_bytes=workload.stream_row_bytes,
+            stream_row_bytes=workload.expected_stream_row_bytes,
             master_row_bytes=workload.master_row_bytes,
             page_bytes=workload.page_bytes,
             page_work_bytes=int(workload.rows_per_page) * _FOUND_BYTES,
