@@ -7,7 +7,7 @@ from tidemill.core.errors import BudgetError, SpecError
 from tidemill.core.units import format_bytes
 from tidemill.join.mesh_sizes import PACKET_OF_ROWS_BYTES, MeshSizes, waiting_row_bytes
 from tidemill.join.parts.sweep import SweepJoin
-from tidemill.join.parts.window import PACKET_BYTES
+from tidemill.join.parts.window import HASH_BYTES_PER_ROW, PACKET_BYTES
 
 
 class AdaptiveMeshJoin(SweepJoin):
@@ -65,14 +65,17 @@ class AdaptiveMeshJoin(SweepJoin):
         # The ring is counted in packets: as many as hold both the new window and the live rows.
         places = max(packets, -(-live_rows // rows_per_step))
         row_bytes = waiting_row_bytes(self.plan.stream_row_bytes)
-        rows_bytes = max(self.sizes.arrivals_bytes, self._window.rows_bytes_held * 3 // 2)
+        packet_bytes = rows_per_step * row_bytes + PACKET_OF_ROWS_BYTES
+        # Live rows lie in the places of the new window; what is more than that, if they are wide, comes on top.
+        in_window = places * (packet_bytes - rows_per_step * HASH_BYTES_PER_ROW)
+        rows_bytes = max(self.sizes.arrivals_bytes, self._window.rows_bytes_held * 3 // 2 - in_window)
         changed = replace(
             self.sizes,
             stream_rows_per_step=rows_per_step,
             master_pages_per_step=pages_per_step,
             queue_packets=places,
             queue_bytes=max(places, live_packets + 1) * PACKET_BYTES,
-            pending_bytes=places * (rows_per_step * row_bytes + PACKET_OF_ROWS_BYTES) + rows_bytes,
+            pending_bytes=places * packet_bytes + rows_bytes,
             disk_buffer_bytes=2
             * max(1, self._master.longest_page_bytes)
             * max(pages_per_step, pages_in_flight),

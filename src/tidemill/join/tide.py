@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -20,11 +19,11 @@ from tidemill.join.parts.hot_cache import HotCache
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.keys import stream_keys
 from tidemill.join.parts.leaving import Leaving, count_fates
-from tidemill.join.parts.region_join import RegionJoin
 from tidemill.join.parts.row_cache import RowCache
 from tidemill.join.parts.service import Service
 from tidemill.join.parts.snapshots import pack, unpack
-from tidemill.join.parts.split import Split
+from tidemill.join.parts.split import OFTEN
+from tidemill.join.parts.split_join import SplitJoin
 from tidemill.join.parts.tally import StepTally
 from tidemill.join.protocol import StepReport
 from tidemill.join.tide_sizes import TideSizes
@@ -35,7 +34,7 @@ from tidemill.master.protocol import Master
 _PIECE_ROWS = 24_576  # probed together: their hot rows fit the second-level cache while columns are gathered
 
 
-class TideJoin(RegionJoin):
+class TideJoin(SplitJoin):
     """Ours, and the default: hot rows in memory, and reads that go where most rows wait.
 
     Stream rows first meet the master rows that are asked for most; most of them leave at once. The others wait,
@@ -58,8 +57,8 @@ class TideJoin(RegionJoin):
     it reads single pages. Poor when output must be in stream order (`ordered=True` holds it back).
 
     Memory: small fixed parts for arrivals, disk buffer, sketch and output, the index of the store, and all else for
-    hot and waiting rows. Rows stay rows (`master/rows.py`) until they leave. A change of that split empties the room
-    and forgets hot rows, so there are few.
+    hot and waiting rows. Rows stay rows (`master/rows.py`) until they leave. A change of that split waits until those
+    that wait find room, and lets hot rows with the fewest hits go.
 
     Args:
         master: What the stream is joined with.
@@ -85,21 +84,12 @@ class TideJoin(RegionJoin):
         super().__init__(
             master, plan, budget, sizes or self.sizes_for(master, plan, budget.left_bytes), board
         )
-        self._split = Split()
-        self._resize_to: float | None = None
+        self._begin_split(hot)
         self._aside = Aside(may_use_another_core=hot is None)  # whoever shares hot rows shares cores too
         self._clear()
-        # Held by hot rows and sketch: they only make the join faster.
-        self._owns_hot = hot is None
-        self._hot: HotCache = hot or self._no_hot_rows()
+        # Held by the sketch: it only makes the join faster, as hot rows do.
         self._sketch = FrequencySketch(self.sizes.sketch_bytes)
-        self._counted = 0
         self._miss_share = 1.0
-
-    def _no_hot_rows(self) -> RowCache:
-        row_bytes = max(self._master.row_bytes, self._layout.least_row_bytes)
-        keeps_rows = bool(self.plan.master_columns)
-        return RowCache(self.sizes.hot_rows_bytes, row_bytes, self._layout, keeps_rows=keeps_rows)
 
     def _clear(self) -> None:
         """Nothing has arrived, nothing waits."""
@@ -182,7 +172,7 @@ class TideJoin(RegionJoin):
 
     def _probe(self, tally: StepTally) -> bool:
         """Let arrivals meet hot rows; False when there are none, or when their misses could not wait."""
-        if self._resize_to is not None and not self._room.waiting_rows:
+        if self._resize_to is not None and self._may_resize(self._resize_to):
             self._resize(self._resize_to)
         if not self._arrivals.rows or self._resize_to is not None or not self._has_room() or self._is_overdue:
             return False
@@ -234,30 +224,6 @@ class TideJoin(RegionJoin):
             row_bytes=row_bytes,
         )
 
-    def _look_at_split(self) -> None:
-        """Let the room empty itself if hot and waiting rows should share memory otherwise."""
-        hot_rows = self.sizes.hot_rows_bytes // max(1, self._master.row_bytes)
-        if self._owns_hot and self._split.is_due(hot_rows, self._room.most_rows):
-            self._resize_to = self._split.look(
-                hot_bytes=self._hot.bytes_held,
-                waiting_bytes=self.sizes.waiting_bytes,
-                is_hot_full=self._hot.has_been_full,
-            )
-
-    def _resize(self, hot_share: float) -> None:
-        """Share out anew what hot and waiting rows hold; nobody waits, and hot rows are found again."""
-        both = self.sizes.hot_rows_bytes + self.sizes.waiting_bytes
-        least = 2 * self.sizes.arrivals_bytes
-        hot = max(64, min(int(both * hot_share), both - least))
-        self.sizes = replace(self.sizes, hot_rows_bytes=hot, waiting_bytes=both - hot)
-        del self._hot, self._room  # before the new ones, which may take their place in memory
-        for name in ("hot_rows", "waiting"):
-            self.budget.release(name)
-        for name in ("hot_rows", "waiting"):
-            self.budget.reserve(name, getattr(self.sizes, f"{name}_bytes"))
-        self._hot, self._room = self._no_hot_rows(), self._no_waiting_rows()
-        self._resize_to = None
-
     def _encode(self, batch: pa.RecordBatch, misses: Int64s) -> tuple[tuple[Any, Int64s], int]:
         """The misses as rows, as far as they can wait; and how many rows of the batch those concern."""
         fitting = len(misses)
@@ -270,11 +236,12 @@ class TideJoin(RegionJoin):
         return (encoded, at[: fitting + 1]), until
 
     def _let_wait(self, codes: Int64s, regions: Int64s, rows: Any, at: Int64s) -> None:
-        self._sketch.add(codes)
+        met = self._sketch.add(codes)
+        self._split.period.met_again += int(np.count_nonzero(met > OFTEN))
         self._counted += len(codes)
-        if self._counted > self._sketch.bytes_held // 4:
+        if self._counted > self._sketch.bytes_held // 2:
             self._sketch.halve()
-            self._counted = 0
+            self._counted //= 2
         self._room.push(codes, regions, rows, at)
 
     def _begin_leaving(self, batch: pa.RecordBatch, at: Int64s, matches: Int64s, sizes: Int64s) -> None:
@@ -328,15 +295,9 @@ class TideJoin(RegionJoin):
     # Waiting rows meet the disk (`parts/region_join.py`).
 
     def _is_room_enough(self) -> bool:
-        return bool(self._arrivals.rows) and self._resize_to is None and self._has_room()
-
-    def _began(self, regions: int, rows: int, pages: Int64s) -> None:
-        period = self._split.period
-        if not period.services:  # while the room fills nothing is learned
-            period.rows = period.misses = 0
-        period.services += regions
-        period.served_rows += rows
-        period.bytes_read += self._master.rows_buffer_bytes(pages)
+        if self._resize_to is not None:
+            return self._may_resize(self._resize_to)
+        return bool(self._arrivals.rows) and self._has_room()
 
     def _keep(self, service: Service, start: Int64s, matches: Int64s) -> None:
         if not self._hot.is_full:
@@ -373,7 +334,6 @@ class TideJoin(RegionJoin):
             )
         self._clear()
         if facts["hot_share"] != self._split.share:  # what waited then must find room now
-            self._split.share = facts["hot_share"]
             self._resize(facts["hot_share"])
         self._resize_to = None
         for name in ("leaving", "arrivals"):

@@ -16,10 +16,11 @@ from tidemill.spark.refresh import Refresh
 
 On = str | Sequence[str] | Mapping[str, str]
 DEFAULT_ALGORITHM = "tide"
-"""What "auto" means until the cost models choose; with a condition other than equal keys it is "mesh"."""
-_DEFAULT_FOR_CONDITIONS = "mesh"
-"""From here on a page is read sooner than it is posted and copied: 1.45 s instead of 2.1 s for a batch of 200,000 rows on
-two cores and a disk with 2.8 GB/s."""
+"""What "auto" stands for until the cost models have chosen (`auto.py`); with a condition other than equal keys it is "mesh"."""
+_FOR_CONDITIONS = (
+    "mesh",
+    "a condition other than equal keys: rows meet every page of one scan after the other",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,8 @@ class HostedLookup:
     as_of: AsOf | None
     condition: Condition | None
     algorithm: str
+    why: str
+    """It is this algorithm."""
     memory_bytes: int
     """On a host, for all workers together."""
 
@@ -75,8 +78,9 @@ def planned(
     """The checked lookup for rows of that schema."""
     if algorithm != "auto" and algorithm not in JOINS:
         raise unknown_choice("algorithm", algorithm, sorted(["auto", *JOINS]))
+    why = "asked for"
     if algorithm == "auto":
-        algorithm = DEFAULT_ALGORITHM if lookup.condition is None else _DEFAULT_FOR_CONDITIONS
+        algorithm, why = (DEFAULT_ALGORITHM, "") if lookup.condition is None else _FOR_CONDITIONS
     master = lookup.master
     plan, as_of = _plan(lookup, rows, algorithm)
     return HostedLookup(
@@ -88,6 +92,7 @@ def planned(
         as_of=as_of,
         condition=lookup.condition,
         algorithm=algorithm,
+        why=why,
         memory_bytes=memory_bytes,
     )
 
