@@ -123,7 +123,7 @@ class HostedModel:
 
     def _worker_sizes(self, memory_bytes: int) -> Any:
         if self.name == TideJoin.name:
-            shares = HostShares.of(self._master, self._plan, memory_bytes, self._workers, shares_reads=False)
+            shares = HostShares.of(self._master, self._plan, memory_bytes, self._workers)
             return replace(shares.worker, hot_rows_bytes=max(64, shares.hot_bytes), moves_memory=False)
         kind: Any = JOINS[self.name]
         return kind.sizes_for(self._master, self._plan, join_bytes(memory_bytes, self._workers))

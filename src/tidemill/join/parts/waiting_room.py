@@ -117,7 +117,8 @@ class WaitingRoom:
             for codes in self._codes_apart:
                 codes[moved[last]] = codes[last]
             for links in (self._next, self._head):
-                links[:] = np.where(links < 0, links, moved[links])
+                # Slots that were taken off the lists still name those that followed, perhaps of a larger room.
+                links[:] = np.where(links < 0, links, moved[np.minimum(links, len(moved) - 1)])
         else:
             free = np.append(np.arange(most - 1, self.most_rows - 1, -1), free)
         for array, each in ((self._words, self._stride // 8), (self._next, 1), (self._free, 1)):
