@@ -122,7 +122,7 @@ def _balance(workload: Workload, sizes: MoijSizes) -> _Balance:
     least_waiting = key_bytes / cell_bytes
     segments = max(1, -(-workload.master_pages // sizes.segment_pages))
     reads_per_step = max(1.0, min(segments, sizes.pages_per_step / sizes.segment_pages))
-    most_rows_of_a_read = _most_output_rows(workload, sizes) / reads_per_step
+    output_rows = _most_output_rows(workload, sizes)
     # As the join does: nobody hot, and a first phase that begins with a full room.
     hot, changes, phase_rows = np.zeros_like(keys.shares), 0.0, float("inf")
     for _ in range(_ROUNDS):
@@ -135,7 +135,7 @@ def _balance(workload: Workload, sizes: MoijSizes) -> _Balance:
         missed = max(1e-9, rates.asked_share)
         least_rows = _REFILL_SHARE * cells / missed
         phase_rows = min(max(phase_rows, least_rows), cells)
-        phases, wanted_rows = _phases(rates, cells, phase_rows, reads_per_step, most_rows_of_a_read)
+        phases, wanted_rows = _phases(rates, cells, phase_rows, reads_per_step, output_rows)
         wanted_rows = min(max(wanted_rows, least_rows), cells)
         # Between two services of a segment, and between two looks at hot rows.
         served_rows = phases.age_rows + phase_rows / 2 + _first_row_after(rates, asked)
@@ -153,22 +153,15 @@ def _balance(workload: Workload, sizes: MoijSizes) -> _Balance:
 
 
 def _phases(
-    rates: PageRates, cells: float, phase_rows: float, reads_per_step: float, most_rows_of_a_read: float
+    rates: PageRates, cells: float, phase_rows: float, reads_per_step: float, output_rows: float
 ) -> tuple[OldestFirst, float]:
-    """Phases of one step each, or of all reads that have more rows than a step can put out; and how long they should be.
-
-    A step whose output is full ends in the middle of a segment, and then the next goes on with it: no rows are taken before
-    one ends with a segment.
-    """
+    """Phases of one step each, and how long they should be: a step ends early when half of its output is full."""
     missed = rates.asked_share
     left = max(0.01 * cells, cells - phase_rows * missed)
     phases = OldestFirst(rates=rates, rows_per_phase=phase_rows, rows_left=left)
-    if missed <= most_rows_of_a_read * phases.reads_per_row:
-        return phases, phase_rows * reads_per_step / max(1e-9, phases.reads_per_phase)
-    age_rows = most_rows_of_a_read * rates.total_pages / max(1e-9, missed)
-    left = phases.rows_left_at(age_rows)
-    emptied = OldestFirst(rates=rates, rows_per_phase=phase_rows, rows_left=left)
-    return emptied, (cells - left) / max(1e-9, missed)
+    rows_of_a_read = missed / max(1e-9, phases.reads_per_row)
+    reads = min(reads_per_step, max(1.0, output_rows / 2 / max(1e-9, rows_of_a_read)))
+    return phases, phase_rows * reads / max(1e-9, phases.reads_per_phase)
 
 
 def _most_output_rows(workload: Workload, sizes: MoijSizes) -> float:
