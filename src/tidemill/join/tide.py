@@ -132,10 +132,14 @@ class TideJoin(SplitJoin):
         pages_before, bytes_before = self._master.pages_read, self._master.bytes_read
         # What was read is used up first: rows that it serves do not wait for rows that come later.
         reads = self._leaving is None and (self._is_serving or not self._probe(tally) or self._lacks_room())
-        with self._hits_put_out(tally):
-            if reads and self._room.waiting_rows:
+        if reads and self._room.waiting_rows:
+            with self._hits_put_out(tally):
                 self._probed_since = 0
                 self._serve(tally)
+        elif self._leaving is not None:
+            with tally.timed("assemble"):
+                finished, outputs = self._leaving.put_out_beside(self._hits_bytes, self._aside)
+            self._settle_hits(self._leaving, finished, outputs, tally)
         if self._lacks_room():
             self._read_ahead()
         tally.counts["pages_read"] = self._master.pages_read - pages_before
@@ -268,16 +272,25 @@ class TideJoin(SplitJoin):
     @contextmanager
     def _hits_put_out(self, tally: StepTally) -> Iterator[None]:
         """Put the next hits together, on another core while the body reads if there is one."""
-        leaving, limit = self._leaving, self.sizes.output_bytes - 2 * len(self._staging)
+        leaving = self._leaving
         if leaving is None:
             yield
             return
-        with self._aside.beside(partial(leaving.put_out, limit), rows=len(leaving.at)) as putting:
+        with self._aside.beside(partial(leaving.put_out, self._hits_bytes), rows=len(leaving.at)) as putting:
             yield
         (finished, output), seconds = putting.result()
         tally.seconds["assemble"] += seconds
-        if output is not None:
-            tally.outputs.append(output)
+        self._settle_hits(leaving, finished, [] if output is None else [output], tally)
+
+    @property
+    def _hits_bytes(self) -> int:
+        """Of the output reservation, for hits."""
+        return self.sizes.output_bytes - 2 * len(self._staging)
+
+    def _settle_hits(
+        self, leaving: Leaving, finished: slice, outputs: list[pa.RecordBatch], tally: StepTally
+    ) -> None:
+        tally.outputs.extend(outputs)
         self._output_bytes += leaving.output_bytes
         matched = int(np.count_nonzero(leaving.matches[finished] > 0))
         count_fates(self.plan, matched, finished.stop - finished.start - matched, "hot_hits", tally)

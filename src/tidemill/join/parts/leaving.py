@@ -8,6 +8,7 @@ import pyarrow as pa
 from tidemill.core.recycled import Recycled
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts import leaving_kernels as kernels
+from tidemill.join.parts.aside import Aside
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.tally import StepTally
 from tidemill.master.rows import RowLayout, UInt8s
@@ -119,15 +120,33 @@ class Leaving:
         self, ends: Int64s, before: int, limit_bytes: int
     ) -> tuple[slice, pa.RecordBatch | None]:
         """As `put_out`, where each row gives one pair at most: no need to walk through matches."""
+        rows = self._next_one_each(ends, before, limit_bytes)
+        output = self._output(rows, self.at[rows]) if len(rows) else None
+        return slice(before, self.next_row), output
+
+    def _next_one_each(self, ends: Int64s, before: int, limit_bytes: int) -> Int64s:
+        """Rows that leave with the next batch."""
         done = int(ends[before - 1]) if before else 0
         until = max(before + 1, int(np.searchsorted(ends, done + limit_bytes, side="right")))
         self._cursor[kernels.NEXT] = until = min(until, len(ends))
         self.output_bytes = int(ends[until - 1]) - done if until else 0
         rows = np.arange(before, until)
-        if self.plan.how == "inner":
-            rows = rows[self.matches[before:until] > 0]
-        output = self._output(rows, self.at[rows]) if len(rows) else None
-        return slice(before, until), output
+        return rows[self.matches[before:until] > 0] if self.plan.how == "inner" else rows
+
+    def put_out_beside(self, limit_bytes: int, aside: Aside) -> tuple[slice, list[pa.RecordBatch]]:
+        """As `put_out`, in two batches, one of them made on another core."""
+        before = self.next_row
+        if self._ends is None:
+            finished, output = self.put_out(limit_bytes)
+            return finished, [] if output is None else [output]
+        first, second = np.array_split(self._next_one_each(self._ends, before, limit_bytes), 2)
+        outputs: list[pa.RecordBatch] = []
+        with aside.beside(lambda: self._output(first, self.at[first]), rows=len(first)) as putting:
+            if len(second):
+                outputs.append(self._output(second, self.at[second]))
+        if len(first):
+            outputs.insert(0, putting.result()[0])
+        return slice(before, self.next_row), outputs
 
     def _output(self, pair_row: Int64s, pair_at: Int64s) -> pa.RecordBatch:
         stream_rows = self._gather(pair_row)
