@@ -38,23 +38,27 @@ class BalancedSizes(MeshSizes):
         index_bytes: int,
         master_pages: int,
         longest_page_bytes: int = 16 * 1024,
+        *,
+        hot_share: float = _HOT_SHARE,
+        master_pages_per_step: int | None = None,
     ) -> "BalancedSizes":
         """Sizes that use the budget; a `BudgetError` names the least that works.
 
-        Hot rows get a quarter of what a mesh join does not need at least, arrivals a twentieth more
-        than there, the mesh join the rest.
+        Hot rows get `hot_share` of what a mesh join does not need at least, a quarter unless given, arrivals a
+        twentieth more than there, the mesh join the rest.
         """
         rows = (stream_row_bytes, master_row_bytes, index_bytes)
         needs = MeshNeeds.of(*rows, master_pages, longest_page_bytes, None)
         needs.refuse_less("a balanced join", total_bytes, others_bytes=_LEAST_HOT_BYTES)
         spare = total_bytes - needs.least_bytes - _LEAST_HOT_BYTES
-        hot = _LEAST_HOT_BYTES + int(spare * _HOT_SHARE)
+        hot = _LEAST_HOT_BYTES + int(spare * hot_share)
         more_arrivals = int(spare * _ARRIVALS_SHARE)
         mesh = MeshSizes.from_budget(
             total_bytes - hot - more_arrivals,
             *rows,
             master_pages=master_pages,
             longest_page_bytes=longest_page_bytes,
+            master_pages_per_step=master_pages_per_step,
         )
         sized = {**vars(mesh), "arrivals_bytes": mesh.arrivals_bytes + more_arrivals}
         return cls(hot_rows_bytes=hot, **sized)

@@ -75,6 +75,7 @@ class MeshSizes:
         master_pages: int,
         longest_page_bytes: int = 16 * 1024,
         queue_packets: int | None = None,
+        master_pages_per_step: int | None = None,
     ) -> "MeshSizes":
         """Sizes that use the budget; a `BudgetError` names the least that works.
 
@@ -89,6 +90,7 @@ class MeshSizes:
             master_pages: Length of a cycle.
             longest_page_bytes: Of the master data.
             queue_packets: Packets that wait at once; one for each step of a cycle when not given.
+            master_pages_per_step: Instead of the paper's disk buffer; fewer where the budget asks for it.
         """
         needs = MeshNeeds.of(
             stream_row_bytes, master_row_bytes, index_bytes, master_pages, longest_page_bytes, queue_packets
@@ -96,7 +98,7 @@ class MeshSizes:
         needs.refuse_less("a mesh join", total_bytes)
         free = total_bytes - needs.fixed_bytes
         wanted = min(PAPER_SIZES["mesh"].disk_buffer_bytes or 0, free // 4) // (needs.page_bytes // 2)
-        chosen = min(max(1, wanted), len(needs.packets)) - 1
+        chosen = min(max(1, master_pages_per_step or wanted), len(needs.packets)) - 1
         if needs.steps_bytes[chosen] > free:
             chosen = int(needs.steps_bytes.argmin())
         in_queue = int(needs.packets[chosen])

@@ -45,6 +45,13 @@ class SteadyState:
         return self.waiting_rows / (self.rows_per_s(costs) * missed)
 
 
+def memory_split(sizes: object) -> dict[str, int]:
+    """Bytes of each reservation, by its name, from the sizes of any join."""
+    return {
+        name.removesuffix("_bytes"): value for name, value in vars(sizes).items() if name.endswith("_bytes")
+    }
+
+
 class CostModel(Protocol):
     """The model of one algorithm. `Sizes` are those of the join itself."""
 
@@ -61,4 +68,4 @@ class CostModel(Protocol):
     def steady_state(self, workload: Workload, sizes: Any) -> SteadyState: ...
 
 
-__all__ = ["CostModel", "SteadyState"]
+__all__ = ["CostModel", "SteadyState", "memory_split"]

@@ -65,6 +65,11 @@ class Workload:
         return max(1, round(self.master_rows / self.rows_per_key))
 
     @property
+    def output_rows_per_row(self) -> float:
+        """Of an inner join: all matches of a stream row."""
+        return self.matched_share * self.rows_per_key
+
+    @property
     def master_bytes(self) -> int:
         return self.master_rows * self.master_row_bytes
 

@@ -1,0 +1,159 @@
+"""The cost model of SSBJ, the balanced join: MESHJOIN for the rows that hot rows do not answer."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import ClassVar
+
+import numpy as np
+
+from tidemill.join.balanced_sizes import BalancedSizes
+from tidemill.join.mesh_sizes import waiting_row_bytes
+from tidemill.join.parts.hot_rows import ENTRY_BYTES
+from tidemill.model.cost.mesh import Cycle, arrivals_rows, scan_work, sizes_from, steps_of, window_bytes
+from tidemill.model.popularity import Floats, Popularity
+from tidemill.model.prediction import SteadyState, memory_split
+from tidemill.model.work import Work
+from tidemill.model.workload import Workload
+
+_LEAST_MISS_SHARE = 0.05  # as in the join: it probes no more than twenty packets' worth at a time
+_LOOKS_PER_CYCLE = 2.0  # hot keys are judged again when half a window of rows has missed
+_MOST_ROUNDS = 60
+_HOT_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HotKeys:
+    """Keys that are hot in the long run."""
+
+    keys: float
+    hit_share: float
+    changes_per_cycle: float
+
+
+class BalancedModel:
+    """Work of the balanced join for a stream row: hits cost a lookup, misses share a cycle as in MESHJOIN.
+
+    A key is hot when the rows that would wait for it in one cycle take more memory than its master rows: so many that
+    `least_waiting`. More hits let a step take more rows, more rows in a cycle make more keys worth their place: from
+    a cold start the model goes round until nothing changes, as the join itself does. Where hot rows have no memory for
+    all such keys, those with most rows stay.
+
+    Source: the cache inequality (Theorems 1 and 2) of *Big Data Velocity Management*, IEEE Access 2020, with eq. 2 of
+    MESHJOIN. The texts give no equations for SSBJ. What we derive, and why:
+    - Rows that wait for a key are drawn at random, so a key near the border is hot only at times. It turns hot when
+      it is met by chance often enough in one cycle, and is let go at the first of two looks a cycle that finds it below.
+    - A step probes as many rows as give one packet of misses, but never more than would fit were all of them misses.
+    """
+
+    name: ClassVar[str] = "balanced"
+
+    def default_sizes(self, workload: Workload, memory_bytes: int) -> BalancedSizes:
+        return BalancedSizes.with_hot_rows(memory_bytes, **sizes_from(workload))
+
+    def size_grid(self, workload: Workload, memory_bytes: int) -> Iterator[BalancedSizes]:
+        """The default, and other shares of hot rows with steps of 1, 2, 4, … pages and between."""
+        found = [self.default_sizes(workload, memory_bytes)]
+        for share, pages in product(_HOT_SHARES, steps_of(workload.master_pages)):
+            if pages * 4 * workload.page_bytes < memory_bytes:
+                found.append(
+                    BalancedSizes.with_hot_rows(
+                        memory_bytes, **sizes_from(workload), hot_share=share, master_pages_per_step=pages
+                    )
+                )
+        yield from dict.fromkeys(found)
+
+    def steady_state(self, workload: Workload, sizes: BalancedSizes) -> SteadyState:
+        cycle, hot = self.equilibrium(workload, sizes)
+        missed = 1 - hot.hit_share
+        return SteadyState(
+            work_per_row=scan_work(workload, cycle)
+            + Work(
+                stream_rows=1,
+                hot_probes=1,
+                added=missed,
+                removed=missed,
+                output_rows=workload.output_rows_per_row,
+                hot_changes=hot.changes_per_cycle / cycle.rows,
+            ),
+            hot_bytes=hot.keys * hot_key_bytes(workload),
+            waiting_bytes=window_bytes(workload, sizes, cycle.rows * missed),
+            waiting_rows=cycle.rows * missed,
+            hit_share=hot.hit_share,
+            memory_bytes=memory_split(sizes),
+        )
+
+    def equilibrium(self, workload: Workload, sizes: BalancedSizes) -> tuple[Cycle, HotKeys]:
+        """Rows of a cycle and the keys that are hot then."""
+        steps = -(-workload.master_pages // sizes.master_pages_per_step)
+        packets = min(steps, sizes.queue_packets)
+        rows = 0.0
+        hot = HotKeys(keys=0, hit_share=0, changes_per_cycle=0)
+        for _ in range(_MOST_ROUNDS):
+            before, rows = rows, packets * rows_per_step(workload, sizes, packets, 1 - hot.hit_share)
+            if rows <= before * 1.001:
+                break
+            hot = hot_keys(workload, rows, sizes.most_generation_bytes / hot_key_bytes(workload))
+        return Cycle(rows=rows, reads=steps), hot
+
+
+def rows_per_step(workload: Workload, sizes: BalancedSizes, packets: int, missed: float) -> float:
+    """Stream rows that a step probes."""
+    wanted = sizes.stream_rows_per_step / max(_LEAST_MISS_SHARE, missed)
+    # Before a step the misses of all other packets wait; all rows taken must fit beside them.
+    fitting = sizes.window_rows / (1 + (packets - 1) * missed)
+    return min(wanted, fitting, arrivals_rows(workload, sizes))
+
+
+def hot_key_bytes(workload: Workload) -> float:
+    return workload.rows_per_key * workload.master_row_bytes + ENTRY_BYTES
+
+
+def least_waiting(workload: Workload) -> float:
+    """Waiting rows of a key that take as much memory as it would take among the hot rows."""
+    return hot_key_bytes(workload) / waiting_row_bytes(workload.stream_row_bytes)
+
+
+def hot_keys(workload: Workload, rows_per_cycle: float, most_keys: float) -> HotKeys:
+    """Those that the inequality makes hot, the most frequent ones when not all have place."""
+    popularity = popularity_of(workload)
+    shares = popularity.shares * workload.matched_share
+    waiting = shares * rows_per_cycle
+    least, most = least_waiting(workload), float(waiting.max()) + 1
+    hot = hot_share(waiting, least)
+    if float(np.dot(hot, popularity.counts)) > most_keys:
+        for _ in range(50):  # halve the span in which the border lies
+            middle = (least + most) / 2
+            hot = hot_share(waiting, middle)
+            least, most = (middle, most) if np.dot(hot, popularity.counts) > most_keys else (least, middle)
+    keys = hot * popularity.counts
+    come = (1 - hot) * popularity.counts * chance_of_more(waiting, least)
+    return HotKeys(
+        keys=float(keys.sum()), hit_share=float(np.dot(keys, shares)), changes_per_cycle=2 * float(come.sum())
+    )
+
+
+def hot_share(waiting: Floats, least: float) -> Floats:
+    """Part of the time for which a key is hot, by the rows that wait for it in a cycle on average."""
+    comes = chance_of_more(waiting, least)
+    goes = _LOOKS_PER_CYCLE * (1 - comes)
+    share: Floats = comes / (comes + goes)
+    return share
+
+
+def chance_of_more(mean: Floats, least: float) -> Floats:
+    """That a number of random events with this mean is `least` or more; roots of such numbers are about normal."""
+    deviation = 2 * (np.sqrt(mean) - np.sqrt(np.ceil(least) - 0.5))
+    chance: Floats = 1 / (1 + np.exp(-1.702 * np.clip(deviation, -30, 30)))
+    return chance
+
+
+@cache
+def popularity_of(workload: Workload) -> Popularity:
+    return Popularity(workload.master_keys, exponent=workload.zipf_exponent)
+
+
+MODEL = BalancedModel()
+
+__all__ = ["MODEL", "BalancedModel", "HotKeys", "hot_keys", "hot_share", "least_waiting", "rows_per_step"]
