@@ -107,6 +107,10 @@ class BalancedJoin(SweepJoin):
         self._cut_output(self._emission, tally)
         return tally.report(self._held_bytes(tally))
 
+    @property
+    def hot_changes(self) -> int:
+        return self._hot.changes
+
     def _work(self, tally: StepTally) -> None:
         self._switch_if_due(tally)
         super()._work(tally)

@@ -106,6 +106,10 @@ class CacheJoin(WaitingJoin[CacheSizes]):
         """Whether enough rows have passed since `next_generation` was last asked."""
         return self._hot.switch_is_due
 
+    @property
+    def hot_changes(self) -> int:
+        return self._hot.changes
+
     def _before_work(self, tally: StepTally) -> None:
         with tally.timed("switch"):
             chosen, self._next_hot_rows = self._next_hot_rows, None

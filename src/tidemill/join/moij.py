@@ -143,6 +143,10 @@ class MoijJoin(SemiStreamJoin):
         leaving = self._hits.rows_left if self._hits else 0
         return self._arrivals.rows + leaving + self._rows.waiting_rows
 
+    @property
+    def hot_changes(self) -> int:
+        return self._rows.hot_changes
+
     def step(self) -> StepReport:
         tally = StepTally(rows_in=self._rows_in)
         self._rows_in = 0
@@ -186,6 +190,7 @@ class MoijJoin(SemiStreamJoin):
                 return
             self._miss_share = min(1.0, max(0.02, 0.9 * self._miss_share + 0.11 * pushed / until))
         self._probed_since += until
+        tally.counts["waited_rows"] += pushed
         batch = self._arrivals.take(until)
         known = np.flatnonzero(matches[:until] >= 0)
         at, matches = at[known], matches[known]

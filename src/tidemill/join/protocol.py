@@ -31,6 +31,8 @@ class StepReport:
     """Stream rows that finished with output, however many output rows each gave."""
     dropped_rows: int = 0
     """Stream rows that finished without: unmatched ones of inner and semi, matched ones of anti."""
+    waited_rows: int = 0
+    """Stream rows that began to wait for a read."""
     hot_hits: int = 0
     disk_matches: int = 0
     unmatched: int = 0
@@ -73,6 +75,11 @@ class SemiStreamJoin(ABC):
     @abstractmethod
     def pending_rows(self) -> int:
         """Rows taken whose output has not left in full."""
+
+    @property
+    def hot_changes(self) -> int:
+        """Hot rows put in or thrown out so far; 0 for joins that have none."""
+        return 0
 
     @abstractmethod
     def snapshot(self) -> bytes:

@@ -133,6 +133,10 @@ class SsijJoin(WaitingJoin[SsijSizes]):
         """The split of `total_bytes` for this master data and stream."""
         return SsijSizes.from_budget(total_bytes, **needs_of(master, plan))
 
+    @property
+    def hot_changes(self) -> int:
+        return self._hot.changes
+
     def _before_work(self, tally: StepTally) -> None:
         if self._hot.switch_is_due:
             with tally.timed("switch"):

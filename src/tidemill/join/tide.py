@@ -131,6 +131,10 @@ class TideJoin(RegionJoin):
         leaving = len(self._leaving.at) - self._leaving.next_row if self._leaving else 0
         return self._arrivals.rows + leaving + self._room.waiting_rows
 
+    @property
+    def hot_changes(self) -> int:
+        return self._hot.changes if isinstance(self._hot, RowCache) else 0
+
     def step(self) -> StepReport:
         tally = StepTally(rows_in=self._rows_in)
         self._rows_in = self._output_bytes = 0
@@ -206,6 +210,7 @@ class TideJoin(RegionJoin):
         self._probed_since += until
         self._split.period.rows += until
         self._split.period.misses += len(misses)
+        tally.counts["waited_rows"] += len(misses)
         at, matches = at[:until], matches[:until]
         self._miss_share = min(1.0, max(0.02, 0.9 * self._miss_share + 0.11 * len(misses) / max(1, until)))
         if len(misses):

@@ -115,6 +115,8 @@ class PageReader:
             )
         self.pages_read = 0
         self.bytes_read = 0
+        self.reads = 0
+        """Runs of neighbouring pages that were asked for."""
         self.read_seconds = 0.0
         """Seconds that callers waited: reads that overlap with their work cost nothing here."""
         self.direct = direct
@@ -157,6 +159,7 @@ class PageReader:
         if self._pool is None or stretches is None:
             return self.begin(pages)
         job = self._prepare(pages)
+        self.reads -= len(job.stretches)  # counted when it is known which of them another has posted
         stretches.plan[:, PLACE] = job.begin[edges[:-1]] * PAGE_ALIGNMENT_BYTES
         stretches.look_at_board()
         return Reading(self, pages, self._pool.submit(self._copy_or_read, job, stretches), stretches)
@@ -239,6 +242,7 @@ class PageReader:
         begin = self._begins(pages)
         offset, file = self._index.offset[pages], self._index.file[pages]
         parts = self._neighbours(pages, begin)
+        self.reads += len(parts)
         if most_blocks is not None:
             is_apart = self._is_apart(pages, begin)
             parts = np.array(list(stretches(is_apart, begin, most_blocks)), dtype=np.int64).reshape(-1, 2)
@@ -284,6 +288,7 @@ class PageReader:
         self.read_seconds += seconds
         self.pages_read += pages
         self.bytes_read += size_bytes
+        self.reads += stretches.reads()
 
     def buffer_bytes(self, pages: Pages) -> int:
         """Memory that reading these pages at once takes at most, with what is held beside their rows."""

@@ -249,6 +249,11 @@ class MasterData:
         return self._reader.bytes_read
 
     @property
+    def reads(self) -> int:
+        """Runs of neighbouring pages that were asked for: what a disk with an arm seeks for."""
+        return self._reader.reads
+
+    @property
     def read_seconds(self) -> float:
         """Seconds spent waiting for pages that were read and checked."""
         return self._reader.read_seconds

@@ -6,7 +6,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.master.board import Board
-from tidemill.master.board_kernels import BYTES, FROM_SLOT, NUMBER, TO_TICKET, WAS_READ
+from tidemill.master.board_kernels import (
+    BYTES,
+    FROM_SLOT,
+    HANDLE,
+    NUMBER,
+    OFFSET,
+    TO_TICKET,
+    WAS_READ,
+)
 from tidemill.master.hashing import Int64s
 
 _NO_SLOTS = np.empty((0, 4), dtype=np.int64)
@@ -55,6 +63,14 @@ class Stretches:
         """Pages and bytes that came from disk."""
         was_read = self.plan[:, WAS_READ]
         return int(np.diff(self.edges) @ was_read), int(self.plan[:, BYTES] @ was_read)
+
+    def reads(self) -> int:
+        """Runs of neighbours that came from disk."""
+        lines = self.plan[self.plan[:, WAS_READ] > 0]
+        goes_on = (lines[1:, OFFSET] == lines[:-1, OFFSET] + lines[:-1, BYTES]) & (
+            lines[1:, HANDLE] == lines[:-1, HANDLE]
+        )
+        return len(lines) - int(np.count_nonzero(goes_on))
 
 
 __all__ = ["Stretches"]

@@ -27,6 +27,8 @@ class Workload:
     popular_first: bool = False
     """Whether the order of the master data is the order of popularity, as in the X-HYBRIDJOIN paper."""
     page_bytes: int = 16 * 1024
+    page_rows: float | None = None
+    """Of a page of an open store on average; None for as many as fit by their bytes."""
     index_bytes_per_page: int = 16
 
     def __post_init__(self) -> None:
@@ -50,14 +52,17 @@ class Workload:
             zipf_exponent=zipf_exponent,
             matched_share=matched_share,
             page_bytes=master.longest_page_bytes,
+            page_rows=master.rows / max(1, master.pages),
         )
 
     @property
     def rows_per_page(self) -> float:
-        return float(max(1, self.page_bytes // self.master_row_bytes))
+        return self.page_rows or float(max(1, self.page_bytes // self.master_row_bytes))
 
     @property
     def master_pages(self) -> int:
+        if self.page_rows is not None:
+            return max(1, round(self.master_rows / self.page_rows))
         return max(1, -(-self.master_rows // int(self.rows_per_page)))
 
     @property

@@ -40,6 +40,8 @@ class BalancedRows:
         self._hits: UInt32s = self.generation.frequencies.copy()
         self.queue_rows = 1
         self.misses = 0
+        self.changes = 0
+        """Keys put in or thrown out so far."""
 
     @property
     def bytes_held(self) -> int:
@@ -101,6 +103,7 @@ class BalancedRows:
         self._least_worth = float(worth[chosen].min()) if is_cut and chosen.any() else 0.0
         admitted_rows = np.flatnonzero(np.repeat(admit, rows_per_key))
         hits = self._hits_of(waiting)[chosen]
+        self.changes += int(admit.sum()) + int((~keep).sum())
         return hot.merged(keep, keys[admit], rows_per_key[admit], payload, admitted_rows, hits)
 
     def use(self, generation: HotRows) -> None:

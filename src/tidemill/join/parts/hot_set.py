@@ -54,6 +54,8 @@ class HotSet:
         self._rows_until_ageing = self._ageing_rows
         self._aged_rows_seen = 0
         self._rows_since_attempt = 0
+        self.changes = 0
+        """Keys put in or thrown out so far."""
         self._start(HotRows.empty(schema, identity))
 
     @property
@@ -178,6 +180,7 @@ class HotSet:
     ) -> HotRows:
         matches = np.concatenate([self._frequencies[keep], frequencies[admit]]).astype(np.uint32)
         admitted_rows = np.flatnonzero(np.repeat(admit, rows_per_key))
+        self.changes += int(admit.sum()) + int((~keep).sum())
         return self.generation.merged(keep, keys[admit], rows_per_key[admit], payload, admitted_rows, matches)
 
 

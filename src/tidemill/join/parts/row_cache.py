@@ -44,12 +44,18 @@ class RowCache:
         # Entries, most entries, end of the rows, whether something did not fit.
         self._state = np.array([0, most_entries, 0, 0], dtype=np.int64)
         self._probed = self._probed_since = 0
+        self._evicted = 0
         self.least_met = 1
         """How often a code must have been met to become hot."""
 
     @property
     def entries(self) -> int:
         return int(self._state[0])
+
+    @property
+    def changes(self) -> int:
+        """Codes put in or thrown out so far: all that are there came, and all that went came before."""
+        return self.entries + 2 * self._evicted
 
     @property
     def is_full(self) -> bool:
@@ -102,7 +108,9 @@ class RowCache:
         leave = max(1, int(len(used) * _EVICTED_SHARE), never_again)
         below = int(np.partition(used, leave - 1)[leave - 1]) if len(used) else 0
         fewer, equal = int((used < below).sum()), int((used == below).sum())
-        self._state[0] -= kernels.evict(self._table, self._hits, below, leave - fewer, max(1, equal))
+        gone = kernels.evict(self._table, self._hits, below, leave - fewer, max(1, equal))
+        self._state[0] -= gone
+        self._evicted += gone
         if self._keeps_rows:
             self._state[2] = kernels.close_gaps(self._table, self.rows, self._state[2], *self._row_shape)
         is_soon = self._probed_since < _LEAST_PROBES * len(used)

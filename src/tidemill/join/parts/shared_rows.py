@@ -92,6 +92,7 @@ class SharedRows:
         self._misses = 0
         self._misses_at_look = 0
         self._queue_rows = 1
+        self._evicted = 0
 
     @property
     def lists(self) -> tuple[Int32s, Int32s, Int32s, Int32s]:
@@ -121,6 +122,11 @@ class SharedRows:
         )
         codes: Int64s = table[table[:, 1] != 0, 0]
         return codes
+
+    @property
+    def hot_changes(self) -> int:
+        """Codes put in or thrown out so far: all that are there came, and all that went came before."""
+        return int(self.state[cells.ENTRIES]) + 2 * self._evicted
 
     @property
     def hot_bytes_held(self) -> int:
@@ -182,7 +188,9 @@ class SharedRows:
             1 / max(1e-9, self.hits_per_waiting_row),
             self.keeps_rows,
         )
+        entries = int(self.state[cells.ENTRIES])
         kept.judge(self.memory, self.state, *rule)
+        self._evicted += entries - int(self.state[cells.ENTRIES])
         self._misses //= 2
         self._misses_at_look = self._misses
         self._queue_rows = max(1, self.waiting_rows)

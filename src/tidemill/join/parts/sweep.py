@@ -149,7 +149,9 @@ class SweepJoin(SemiStreamJoin):
 
     def _work(self, tally: StepTally) -> None:
         with tally.timed("wait"):
+            waiting_rows = self._window.rows
             self._admit(self._packet_rows())
+            tally.counts["waited_rows"] += self._window.rows - waiting_rows
         if self._window.rows:
             first_page = self._pages_joined % self._master.pages
             # Whoever leaves first must not meet a page twice.

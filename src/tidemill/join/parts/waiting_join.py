@@ -82,6 +82,7 @@ class WaitingJoin(PagedJoin[WaitingSizesT]):
             has_page = page_count > 0
             waits = asked[has_page]
             settled = np.delete(np.arange(batch.num_rows), waits)
+        tally.counts["waited_rows"] += len(waits)
         if len(waits):
             with tally.timed("wait"):
                 last_page = first_page + page_count - 1

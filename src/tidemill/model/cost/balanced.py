@@ -1,6 +1,7 @@
 """The cost model of SSBJ, the balanced join: MESHJOIN for the rows that hot rows do not answer."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -8,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tidemill.core.errors import BudgetError
 from tidemill.join.balanced_sizes import BalancedSizes
 from tidemill.join.mesh_sizes import waiting_row_bytes
 from tidemill.join.parts.hot_rows import ENTRY_BYTES
@@ -57,11 +59,12 @@ class BalancedModel:
         found = [self.default_sizes(workload, memory_bytes)]
         for share, pages in product(_HOT_SHARES, steps_of(workload.master_pages)):
             if pages * 4 * workload.page_bytes < memory_bytes:
-                found.append(
-                    BalancedSizes.with_hot_rows(
-                        memory_bytes, **sizes_from(workload), hot_share=share, master_pages_per_step=pages
+                with suppress(BudgetError):  # buffers that leave too little for the window
+                    found.append(
+                        BalancedSizes.with_hot_rows(
+                            memory_bytes, **sizes_from(workload), hot_share=share, master_pages_per_step=pages
+                        )
                     )
-                )
         yield from dict.fromkeys(found)
 
     def steady_state(self, workload: Workload, sizes: BalancedSizes) -> SteadyState:
@@ -143,9 +146,14 @@ def hot_share(waiting: Floats, least: float) -> Floats:
 
 
 def chance_of_more(mean: Floats, least: float) -> Floats:
-    """That a number of random events with this mean is `least` or more; roots of such numbers are about normal."""
-    deviation = 2 * (np.sqrt(mean) - np.sqrt(np.ceil(least) - 0.5))
-    chance: Floats = 1 / (1 + np.exp(-1.702 * np.clip(deviation, -30, 30)))
+    """That a number of random events with this mean is `least` or more.
+
+    It is the chance that a gamma variable is below the mean (Wilson and Hilferty: its cube root is about normal), the
+    normal distribution itself by a logistic curve (Page): wrong by 0.01 at most from three events on.
+    """
+    events = np.ceil(least)
+    deviation = 3 * np.sqrt(events) * (np.cbrt(mean / events) - 1 + 1 / (9 * events))
+    chance: Floats = 1 / (1 + np.exp(-np.clip(1.5976 * deviation + 0.070566 * deviation**3, -500, 500)))
     return chance
 
 

@@ -1,9 +1,11 @@
 """The cost model of MESHJOIN, and what its kin share: what one cycle over the master pages takes and serves."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tidemill.core.errors import BudgetError
 from tidemill.join.mesh_sizes import MeshSizes
 from tidemill.join.parts import arrivals
 from tidemill.join.parts.window import HASH_BYTES_PER_ROW
@@ -55,7 +57,8 @@ class MeshModel:
         found = [self.default_sizes(workload, memory_bytes)]
         for pages in steps_of(workload.master_pages):
             if pages * 2 * workload.page_bytes < memory_bytes:
-                found.append(self._sizes(workload, memory_bytes, pages))
+                with suppress(BudgetError):  # a buffer that leaves too little for the window
+                    found.append(self._sizes(workload, memory_bytes, pages))
         yield from dict.fromkeys(found)
 
     def steady_state(self, workload: Workload, sizes: MeshSizes) -> SteadyState:
