@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from tidemill.cli.bench import bench
-from tidemill.cli.lab import lab
 from tidemill.cli.explain_join import explain
+from tidemill.cli.lab import lab
 from tidemill.cli.master import master
 from tidemill.core.errors import SpecError, TidemillError
 

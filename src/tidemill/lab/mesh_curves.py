@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from tidemill.core.errors import BudgetError
@@ -136,8 +137,8 @@ def is_one_hill(values: Sequence[float], *, forgiven: float = 0.02) -> bool:
     (True, False)
     """
     top = max(range(len(values)), key=values.__getitem__)
-    rises = all(after >= before * (1 - forgiven) for before, after in _pairs(values[: top + 1]))
-    falls = all(after <= before * (1 + forgiven) for before, after in _pairs(values[top:]))
+    rises = all(after >= before * (1 - forgiven) for before, after in pairwise(values[: top + 1]))
+    falls = all(after <= before * (1 + forgiven) for before, after in pairwise(values[top:]))
     return rises and falls
 
 
@@ -145,10 +146,6 @@ def errors(measured: BufferCurve, predicted: BufferCurve) -> list[float]:
     """By how much each prediction is off, as a share of what was measured."""
     pairs = zip(measured.rows_per_s, predicted.rows_per_s, strict=True)
     return [abs(told / found - 1) for found, told in pairs]
-
-
-def _pairs(values: Sequence[float]) -> Iterator[tuple[float, float]]:
-    return zip(values, values[1:], strict=False)
 
 
 def _fitting(workload: Workload, memory_bytes: int, pages: Iterable[int]) -> Iterator[MeshSizes]:

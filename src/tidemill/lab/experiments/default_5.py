@@ -26,7 +26,11 @@ def run(setting: Setting) -> Finding:
     workload = lab_workload(setting)
     memory_bytes = MEMORY_BYTES * workload.master_rows // PAPER_MASTER_ROWS
     every = predicted_curve(workload, memory_bytes, COSTS)
-    pages = [count for count in some_pages(every, workload.page_bytes, 9) if count * workload.page_bytes < memory_bytes / 4]
+    pages = [
+        count
+        for count in some_pages(every, workload.page_bytes, 9)
+        if count * workload.page_bytes < memory_bytes / 4
+    ]
     measured, predicted = measured_curves(workload, memory_bytes, COSTS, pages, setting)
     holds = has_knee(paper) and has_knee(measured)
     return Finding(
