@@ -115,16 +115,28 @@ def measured_curves(
         share = done[0] + (done[1] - done[0]) * number / len(fitting)
         setting.progress(f"{memory_bytes / MB:g} MB, {sizes.master_pages_per_step} pages a step", share)
         run = run_virtual(
-            "mesh", workload, memory_bytes=memory_bytes, sizes=sizes, seed=setting.seed, folder=setting.folder
+            "mesh",
+            workload,
+            memory_bytes=memory_bytes,
+            sizes=sizes,
+            seed=setting.seed,
+            stream_rows=cycle_rows(sizes),
+            folder=setting.folder,
         )
         measured[sizes.master_pages_per_step] = run.state.rows_per_s(costs)
         predicted[sizes.master_pages_per_step] = predicted_rate(run.workload, sizes, costs)
     return _curve(built, memory_bytes, measured), _curve(built, memory_bytes, predicted)
 
 
+def cycle_rows(sizes: MeshSizes) -> int:
+    """Stream rows of one scan: after the first each is as the last, so that longer stretches tell no more."""
+    return max(1_000, sizes.window_rows)
+
+
 def some_pages(curve: BufferCurve, page_bytes: int, count: int) -> list[int]:
-    """Pages a step from the smallest to the largest of a curve, in equal ratios, and its best."""
-    first, last = (curve.buffer_bytes[at] / page_bytes for at in (0, -1))
+    """Pages a step from a sixteenth of a curve's best to its largest, in equal ratios, and its best."""
+    first = max(curve.buffer_bytes[0], curve.best_buffer_bytes / 16) / page_bytes
+    last = curve.buffer_bytes[-1] / page_bytes
     ratio = (last / first) ** (1 / (count - 1))
     found = {round(first * ratio**n) for n in range(count)} | {round(curve.best_buffer_bytes / page_bytes)}
     return sorted(found)
@@ -137,8 +149,8 @@ def is_one_hill(values: Sequence[float], *, forgiven: float = 0.02) -> bool:
     (True, False)
     """
     top = max(range(len(values)), key=values.__getitem__)
-    rises = all(after >= before * (1 - forgiven) for before, after in pairwise(values[: top + 1]))
-    falls = all(after <= before * (1 + forgiven) for before, after in pairwise(values[top:]))
+    rises = all(after >= before - forgiven * abs(before) for before, after in pairwise(values[: top + 1]))
+    falls = all(after <= before + forgiven * abs(before) for before, after in pairwise(values[top:]))
     return rises and falls
 
 
@@ -168,6 +180,7 @@ __all__ = [
     "PAPER_MASTER_ROWS",
     "BufferCurve",
     "as_built",
+    "cycle_rows",
     "errors",
     "is_one_hill",
     "lab_workload",

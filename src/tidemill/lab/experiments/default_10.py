@@ -7,6 +7,7 @@ from tidemill.lab.experiment import Curve, Experiment, Figure, Finding, Setting
 from tidemill.lab.mesh_curves import (
     MB,
     PAPER_MASTER_ROWS,
+    as_built,
     errors,
     lab_workload,
     measured_curves,
@@ -26,11 +27,12 @@ def run(setting: Setting) -> Finding:
         return paper_mb * 1_000_000 * workload.master_rows // PAPER_MASTER_ROWS
 
     at = memory_of(BUFFERS_AT_MB)
-    pages = some_pages(predicted_curve(workload, at, COSTS), workload.page_bytes, 7)
+    built = as_built(workload, setting)
+    pages = some_pages(predicted_curve(built, at, COSTS), built.page_bytes, 7)
     over_buffers = measured_curves(workload, at, COSTS, pages, setting, done=(0.0, 0.6))
     over_memories = []
     for number, memory_bytes in enumerate(map(memory_of, MEMORIES_MB)):
-        best = predicted_curve(workload, memory_bytes, COSTS).best_buffer_bytes / workload.page_bytes
+        best = predicted_curve(built, memory_bytes, COSTS).best_buffer_bytes / built.page_bytes
         done = (0.6 + 0.08 * number, 0.68 + 0.08 * number)
         over_memories.append(
             measured_curves(workload, memory_bytes, COSTS, [round(best)], setting, done=done)

@@ -6,6 +6,7 @@ from tidemill.lab.mesh_curves import (
     MB,
     PAPER_MASTER_ROWS,
     BufferCurve,
+    as_built,
     lab_workload,
     measured_curves,
     paper_workload,
@@ -25,12 +26,9 @@ def run(setting: Setting) -> Finding:
     paper = predicted_curve(paper_workload(), MEMORY_BYTES, COSTS)
     workload = lab_workload(setting)
     memory_bytes = MEMORY_BYTES * workload.master_rows // PAPER_MASTER_ROWS
-    every = predicted_curve(workload, memory_bytes, COSTS)
-    pages = [
-        count
-        for count in some_pages(every, workload.page_bytes, 9)
-        if count * workload.page_bytes < memory_bytes / 4
-    ]
+    built = as_built(workload, setting)
+    every = some_pages(predicted_curve(built, memory_bytes, COSTS), built.page_bytes, 9)
+    pages = [count for count in every if count * built.page_bytes < memory_bytes / 4]
     measured, predicted = measured_curves(workload, memory_bytes, COSTS, pages, setting)
     holds = has_knee(paper) and has_knee(measured)
     return Finding(

@@ -33,13 +33,14 @@ def run(setting: Setting) -> Finding:
     tops = [has_top_at_one(measured) for measured in counted.values()]
     ratios = growth(list(paper.values()))
     run_ratios = growth([told[memory].best_buffer_bytes for memory in told])
+    smaller = 1 - sum(paper[memory] / size for memory, size in PAPER_MB.items()) / len(PAPER_MB)
     holds = all(GROWTH[0] <= ratio <= GROWTH[1] for ratio in [*ratios, *run_ratios]) and all(tops)
     return Finding(
         holds=holds,
         measured=f"best buffers {_list(paper.values())} MB at {_list(map(float, PAPER_MB))} MB, each time "
         f"{min(ratios):.2f} to {max(ratios):.2f} as large for twice the memory (the paper's {_list(PAPER_MB.values())} MB); "
         f"{sum(tops)} of {len(tops)} runs in virtual time have their top where it was predicted",
-        reason="the buffer is smaller than the paper's by a third: ours holds its pages twice, as read and put together. "
+        reason=f"the buffers are {smaller:.0%} smaller than the paper's: ours holds its pages twice, as read and put together. "
         f"With a seek for each read it is {_list(seeking.values())} MB"
         if holds
         else "the best buffer does not grow with about the root of memory, or runs have their top elsewhere",

@@ -6,6 +6,7 @@ from tidemill.lab.disks import SCANNING_COSTS_OF_2008 as COSTS
 from tidemill.lab.experiment import Experiment, Figure, Finding, Setting
 from tidemill.lab.mesh_curves import (
     MB,
+    as_built,
     errors,
     lab_workload,
     measured_curves,
@@ -21,8 +22,8 @@ FOLLOWS = 0.1
 def run(setting: Setting) -> Finding:
     workload = lab_workload(setting)
     memory_bytes = int(MEMORY_SHARE * workload.master_bytes)
-    every = predicted_curve(workload, memory_bytes, COSTS)
-    pages = some_pages(every, workload.page_bytes, 10)
+    built = as_built(workload, setting)
+    pages = some_pages(predicted_curve(built, memory_bytes, COSTS), built.page_bytes, 9)
     measured, predicted = measured_curves(workload, memory_bytes, COSTS, pages, setting)
     off = errors(measured, predicted)
     worst = measured.buffer_bytes[off.index(max(off))] / MB

@@ -7,6 +7,7 @@ from tidemill.lab.experiment import Curve, Experiment, Figure, Finding, Setting
 from tidemill.lab.mesh_curves import (
     MB,
     BufferCurve,
+    as_built,
     errors,
     is_one_hill,
     lab_workload,
@@ -58,9 +59,10 @@ def run(setting: Setting) -> Finding:
     rate_curve = predicted_curve(paper, int(MEMORY_SHARE * paper.master_bytes), COSTS)
     joined = lab_workload(setting)
     memory_bytes = int(MEMORY_SHARE * joined.master_bytes)
-    pages = some_pages(predicted_curve(joined, memory_bytes, COSTS), joined.page_bytes, 7)
+    built = as_built(joined, setting)
+    pages = some_pages(predicted_curve(built, memory_bytes, COSTS), built.page_bytes, 7)
     measured, predicted = measured_curves(joined, memory_bytes, COSTS, pages, setting, done=(0.0, 0.7))
-    reached = _reached(joined, setting)
+    reached = _reached(joined, built, setting)
     off = max([*errors(measured, predicted), *(abs(rate / RATE_ROWS_PER_S - 1) for rate in reached.values())])
     shapes = {
         "memory has a minimum": memory_curve.has_a_minimum_inside,
@@ -125,13 +127,13 @@ def least_memory(workload: Workload, pages: int, *, tolerance: float = 0.002) ->
     return high
 
 
-def _reached(workload: Workload, setting: Setting) -> dict[int, float]:
+def _reached(workload: Workload, built: Workload, setting: Setting) -> dict[int, float]:
     """Rates of runs in the memory that the model found enough, at the best buffer, a quarter and four times of it."""
-    best = _memory_curve(workload).best_pages
+    best = _memory_curve(built).best_pages
     found = {}
     for number, pages in enumerate((max(1, best // 4), best, 4 * best)):
         done = (0.7 + 0.1 * number, 0.8 + 0.1 * number)
-        memory_bytes = least_memory(workload, pages)
+        memory_bytes = least_memory(built, pages)
         measured, _ = measured_curves(workload, memory_bytes, COSTS, [pages], setting, done=done)
         found[pages] = measured.rows_per_s[0]
     return found
