@@ -87,9 +87,7 @@ def has_top_at_one(curve: BufferCurve) -> bool:
     return curve.rows_per_s[len(curve.rows_per_s) // 2] >= (1 - SAME_TOP) * curve.best_rows_per_s
 
 
-def _counted(
-    workload: Workload, setting: Setting
-) -> tuple[dict[float, BufferCurve], dict[float, BufferCurve]]:
+def _counted(workload: Workload, setting: Setting) -> tuple[dict[int, BufferCurve], dict[int, BufferCurve]]:
     """For each memory, in bytes, the counted rates around the predicted best, and the predicted ones."""
     counted, told = {}, {}
     for number, memory_mb in enumerate(PAPER_MB):
