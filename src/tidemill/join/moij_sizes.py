@@ -7,9 +7,8 @@ from tidemill.core.units import format_bytes
 from tidemill.join.output import OutputPlan
 from tidemill.join.paper_sizes import PAPER_SIZES
 from tidemill.join.parts.arrivals import WORK_BYTES_PER_ROW
-from tidemill.join.parts.shared_rows import LEAST_HOT_BYTES, SEGMENT_BYTES, StreamCells
+from tidemill.join.parts.shared_rows import LEAST_HOT_BYTES, SEGMENT_BYTES, StreamCells, most_cells_bytes
 from tidemill.master import MasterData
-from tidemill.master.rows import RowLayout
 
 _PAPER = PAPER_SIZES["moij"]
 _SEGMENT_BYTES = _PAPER.disk_buffer_bytes or 0
@@ -69,16 +68,32 @@ class MoijSizes:
     def from_budget(cls, master: MasterData, plan: OutputPlan, total_bytes: int) -> "MoijSizes":
         """Sizes that use the budget; a `BudgetError` names the least that works."""
         stream = StreamCells(plan)
-        arrival = plan.stream_row_bytes + 24 + WORK_BYTES_PER_ROW
-        page = _PageNeeds(master.longest_page_bytes, master.layout)
-        columns = len(plan.output_schema)
+        needs = MoijNeeds(
+            stream_row_bytes=plan.stream_row_bytes,
+            stream_cell_bytes=stream.cell_bytes,
+            least_stream_row_bytes=stream.layout.least_row_bytes,
+            master_row_bytes=master.row_bytes,
+            least_master_row_bytes=master.layout.least_row_bytes,
+            output_columns=len(plan.output_schema),
+            pages=master.pages,
+            index_bytes=master.index_bytes,
+            longest_page_bytes=master.longest_page_bytes,
+        )
+        return cls.from_needs(needs, total_bytes)
+
+    @classmethod
+    def from_needs(cls, needs: "MoijNeeds", total_bytes: int) -> "MoijSizes":
+        """The same from numbers alone."""
+        arrival = needs.stream_row_bytes + 24 + WORK_BYTES_PER_ROW
+        page = _PageNeeds(needs.longest_page_bytes, needs.least_master_row_bytes)
+        widest = max(needs.master_row_bytes, needs.longest_page_bytes)
         least = {
             "arrivals": 2 * arrival,
             "disk_buffer": page.disk_bytes(1, 1, reads=2),
             "hot_rows": LEAST_HOT_BYTES,
-            "index": master.index_bytes + max(1, master.pages) * SEGMENT_BYTES,
-            "output": 3 * (arrival + max(master.row_bytes, master.longest_page_bytes)) + 64 * columns,
-            "pending": stream.most_bytes(2 * arrival),
+            "index": needs.index_bytes + max(1, needs.pages) * SEGMENT_BYTES,
+            "output": 3 * (arrival + widest) + 64 * needs.output_columns,
+            "pending": needs.cells_bytes(2 * arrival),
         }
         spare = total_bytes - sum(least.values())
         if spare < 0:
@@ -91,19 +106,19 @@ class MoijSizes:
             )
         segment_pages, segments, reads_ahead = page.fitting(int(spare * _DISK_SHARE))
         arrivals = least["arrivals"] + min(
-            spare // 25, 8 * _STREAM_BUFFER_BYTES // plan.stream_row_bytes * arrival
+            spare // 25, 8 * _STREAM_BUFFER_BYTES // needs.stream_row_bytes * arrival
         )
         parts = {
             "arrivals_bytes": arrivals,
             "disk_buffer_bytes": page.disk_bytes(segment_pages, segments, reads=1 + reads_ahead),
             "hot_rows_bytes": least["hot_rows"] + spare // 28,
-            "index_bytes": master.index_bytes + max(1, -(-master.pages // segment_pages)) * SEGMENT_BYTES,
+            "index_bytes": needs.index_bytes + max(1, -(-needs.pages // segment_pages)) * SEGMENT_BYTES,
             "output_bytes": least["output"] + min(spare * 3 // 25, _MOST_OUTPUT_BYTES),
         }
         return cls(
             **parts,
             pending_bytes=total_bytes - sum(parts.values()),
-            least_pending_bytes=stream.most_bytes(arrivals),
+            least_pending_bytes=needs.cells_bytes(arrivals),
             segment_pages=segment_pages,
             read_pages=segments * segment_pages,
             reads_ahead=reads_ahead,
@@ -111,13 +126,35 @@ class MoijSizes:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class MoijNeeds:
+    """What the split of a budget depends on, in numbers."""
+
+    stream_row_bytes: int
+    stream_cell_bytes: int
+    """Of a row that waits."""
+    least_stream_row_bytes: int
+    """As it lies in its cell."""
+    master_row_bytes: int
+    least_master_row_bytes: int
+    """As it lies in a page."""
+    output_columns: int
+    pages: int
+    index_bytes: int
+    longest_page_bytes: int
+
+    def cells_bytes(self, arrow_bytes: int) -> int:
+        """Cells for any one row that takes so much as an Arrow batch."""
+        return most_cells_bytes(arrow_bytes, self.stream_cell_bytes, self.least_stream_row_bytes)
+
+
 class _PageNeeds:
     """Memory of pages that are read and matched."""
 
-    def __init__(self, longest_page_bytes: int, layout: RowLayout) -> None:
+    def __init__(self, longest_page_bytes: int, least_row_bytes: int) -> None:
         self._page_bytes = max(1, longest_page_bytes)
         # Not known, but no page has more.
-        self._rows = self._page_bytes // (layout.least_row_bytes + _ROW_OFFSET_BYTES) + 1
+        self._rows = self._page_bytes // (least_row_bytes + _ROW_OFFSET_BYTES) + 1
 
     def disk_bytes(self, segment_pages: int, segments: int, *, reads: int) -> int:
         """For reads of so many segments each, and the work on one of those."""
@@ -135,4 +172,4 @@ class _PageNeeds:
         return pages, 1, 1
 
 
-__all__ = ["MoijSizes"]
+__all__ = ["MoijNeeds", "MoijSizes"]

@@ -41,8 +41,13 @@ class StreamCells:
 
     def most_bytes(self, arrow_bytes: int) -> int:
         """Cells for any one row that takes so much as an Arrow batch."""
-        rows_bytes = arrow_bytes + self.layout.least_row_bytes + 16
-        return (1 + -(-rows_bytes // (self.cell_bytes - cells.HEADER_BYTES))) * self.cell_bytes
+        return most_cells_bytes(arrow_bytes, self.cell_bytes, self.layout.least_row_bytes)
+
+
+def most_cells_bytes(arrow_bytes: int, cell_bytes: int, least_row_bytes: int) -> int:
+    """Cells for any one row that takes so much as an Arrow batch."""
+    rows_bytes = arrow_bytes + least_row_bytes + 16
+    return (1 + -(-rows_bytes // (cell_bytes - cells.HEADER_BYTES))) * cell_bytes
 
 
 class SharedRows:
@@ -251,4 +256,4 @@ class SharedRows:
         self._put_border(LEAST_HOT_BYTES)
 
 
-__all__ = ["LEAST_HOT_BYTES", "SEGMENT_BYTES", "SharedRows", "StreamCells"]
+__all__ = ["LEAST_HOT_BYTES", "SEGMENT_BYTES", "SharedRows", "StreamCells", "most_cells_bytes"]
