@@ -61,9 +61,17 @@ class WeatherData:
         return cls(master_rows=10_000_000 // scale, row_bytes=32, seed=seed)
 
     @classmethod
-    def of_moij(cls, *, scale: int, distinct: bool = False, seed: int = 7) -> "WeatherData":
+    def of_moij(
+        cls, *, scale: int, distinct: bool = False, seed: int = 7, page_bytes: int = 16 * 1024
+    ) -> "WeatherData":
         """20 M master rows of 128 bytes (IEEE Access 2020, §V-E), divided by `scale`."""
-        return cls(master_rows=20_000_000 // scale, row_bytes=128, distinct=distinct, seed=seed)
+        return cls(
+            master_rows=20_000_000 // scale,
+            row_bytes=128,
+            distinct=distinct,
+            seed=seed,
+            page_bytes=page_bytes,
+        )
 
     @property
     def name(self) -> str:
