@@ -21,8 +21,8 @@ from tidemill.lab.kept_cells import KeptCells
 
 Verdict = Literal["holds", "does not hold here", "failed"]
 
-QUICK_LIMIT_S = 240.0
-"""A quick experiment promises a minute on two idle cores; other work may take most of both."""
+QUICK_LIMIT_S = 600.0
+"""A quick experiment promises a minute on two idle cores; on a busy machine it may get a tenth of them."""
 FULL_LIMIT_S = 7200.0
 CHILD = "tidemill.lab.experiment_cell"
 
