@@ -77,7 +77,8 @@ def test_an_experiment_that_hangs_ends_with_all_that_it_started(made_up: MadeUpL
     made_up.add(
         "a-1",
         """
-        started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        wait = [sys.executable, "-c", "import time; time.sleep(60)"]
+        started = subprocess.Popen(wait, stdout=subprocess.DEVNULL)
         (setting.folder / "pid").write_text(str(started.pid))
         time.sleep(60)
         """,
