@@ -1,6 +1,8 @@
 """The lab's commands: verdicts, failures, time-outs, resumption."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +89,27 @@ def test_an_experiment_that_hangs_ends_with_all_that_it_started(made_up: MadeUpL
     (result,) = run_experiments(options, quiet)
     assert (result["verdict"], result["reason"]) == ("failed", "not done after 6 s")
     pid, until = int((tmp_path / "pid").read_text()), time.monotonic() + 5
+    while _runs(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not _runs(pid)
+
+
+def test_an_experiment_ends_when_the_command_is_killed(made_up: MadeUpLab, tmp_path: Path):
+    made_up.add("a-1", "(setting.folder / 'pid').write_text(str(os.getpid()))\ntime.sleep(60)")
+    told = f"""
+from tidemill.lab import experiments, run_experiments
+from pathlib import Path
+experiments.__path__, run_experiments.CHILD = [{str(made_up.folder)!r}], "made_up_child"
+options = run_experiments.LabOptions(ids=("a-1",), quick=True, folder=Path({str(tmp_path)!r}))
+list(run_experiments.run_experiments(options, lambda _doing, _done: None))
+"""
+    command = subprocess.Popen([sys.executable, "-c", told])
+    file, until = tmp_path / "pid", time.monotonic() + 60
+    while not (file.exists() and file.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    command.kill()
+    command.wait()
+    pid, until = int(file.read_text()), time.monotonic() + 10
     while _runs(pid) and time.monotonic() < until:
         time.sleep(0.05)
     assert not _runs(pid)

@@ -1,7 +1,10 @@
 """One experiment in a process of its own: how far it is, then what it found, as JSON lines."""
 
 import json
+import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,7 +44,14 @@ def _say(record: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def end_with_parent() -> None:
+    """Wait for the end of stdin, which comes when the parent is gone, however it went; then end all that was started."""
+    sys.stdin.read()
+    os.killpg(0, signal.SIGKILL)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=end_with_parent, daemon=True).start()
     run_cell(ExperimentCell(**json.loads(sys.argv[1])), Path(sys.argv[2]), _say)
 
 __all__ = ["ExperimentCell", "found", "run_cell"]

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+import numpy as np
+
 from tidemill.core.errors import BudgetError
 from tidemill.join.mesh_sizes import MeshSizes
 from tidemill.lab.experiment import Curve, Setting
@@ -35,10 +37,10 @@ class BufferCurve:
     def best_buffer_bytes(self) -> float:
         return self.buffer_bytes[self.rows_per_s.index(self.best_rows_per_s)]
 
-    def first_buffer_bytes(self, share: float) -> float:
-        """The smallest that reaches this share of the best rate."""
-        enough = share * self.best_rows_per_s
-        return next(b for b, rate in zip(self.buffer_bytes, self.rows_per_s, strict=True) if rate >= enough)
+    def gain_of_doubling(self, buffer_bytes: float) -> float:
+        """What the rate gains, as a share, when such a buffer is doubled; between buffers on straight lines."""
+        before, after = np.interp([buffer_bytes, 2 * buffer_bytes], self.buffer_bytes, self.rows_per_s)
+        return float(after / before - 1)
 
     def as_curve(self, label: str, kind: Literal["measured", "predicted"] = "measured") -> Curve:
         return Curve(label=label, x=[size / MB for size in self.buffer_bytes], y=self.rows_per_s, kind=kind)

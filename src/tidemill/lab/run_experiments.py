@@ -116,9 +116,10 @@ def _run(
             sys.executable, "-m", CHILD,
             json.dumps(asdict(cell)), str(options.folder.resolve()),
         ],
-        stdout=subprocess.PIPE, stderr=complaints, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, text=True,
         start_new_session=True,  # so that processes that it started end with it
     )  # fmt: skip
+    assert child.stdin is not None
     assert child.stdout is not None
     late = threading.Event()
 
@@ -139,6 +140,7 @@ def _run(
         alarm.cancel()
         _end(child)
         child.wait()
+        child.stdin.close()
         child.stdout.close()
 
 

@@ -28,7 +28,7 @@ def run(setting: Setting) -> Finding:
 
     at = memory_of(BUFFERS_AT_MB)
     built = as_built(workload, setting)
-    pages = some_pages(predicted_curve(built, at, COSTS), built.page_bytes, 7)
+    pages = some_pages(predicted_curve(built, at, COSTS), built.page_bytes, 5)
     over_buffers = measured_curves(workload, at, COSTS, pages, setting, done=(0.0, 0.6))
     over_memories = []
     for number, memory_bytes in enumerate(map(memory_of, MEMORIES_MB)):

@@ -20,7 +20,7 @@ from tidemill.model.workload import Workload
 PAPER_MB = {20: 0.93, 40: 1.35, 80: 1.91, 160: 2.63}
 GROWTH = (1.2, 1.7)
 """Of the best buffer for twice the memory; the paper's grow by 1.38 to 1.45, the root of two is 1.41."""
-AROUND = (0.5, 0.71, 1.0, 1.41, 2.0)
+AROUND = (0.5, 1.0, 2.0)
 """Buffers that are run, in shares of the predicted best."""
 SAME_TOP = 0.02
 """Rates this close are the same top: where it is flat, the best buffer itself says little."""

@@ -17,6 +17,7 @@ from tidemill.model.work import COSTS_OF_2008, COSTS_TODAY, Costs
 from tidemill.model.workload import Workload
 
 MEMORIES_MB = (20, 40, 80, 160, 320)
+RUN_AT_MB = (20, 80, 320)
 DEFAULT_BYTES = 930_000
 ABSTRACT, SECTION_5 = 0.02, 0.03
 DISKS: Mapping[str, Costs] = {
@@ -70,9 +71,9 @@ def predicted_losses() -> dict[str, list[Choice]]:
 def run_losses(setting: Setting) -> list[tuple[float, float, float]]:
     """Memory in MB, rate of the fixed and of the tuned buffer, counted; the fixed one is the best for the least memory."""
     workload = lab_workload(setting)
-    memories = {mb: mb * 1_000_000 * workload.master_rows // PAPER_MASTER_ROWS for mb in MEMORIES_MB}
+    memories = {mb: mb * 1_000_000 * workload.master_rows // PAPER_MASTER_ROWS for mb in RUN_AT_MB}
     costs = DISKS[JUDGE]
-    fixed = choices(workload, {0: memories[MEMORIES_MB[0]]}, 1, costs)[0].best_pages
+    fixed = choices(workload, {0: memories[RUN_AT_MB[0]]}, 1, costs)[0].best_pages
     found = []
     for number, choice in enumerate(choices(workload, memories, fixed, costs)):
         done = (number / len(memories), (number + 1) / len(memories))

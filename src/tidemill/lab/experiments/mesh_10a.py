@@ -23,7 +23,7 @@ def run(setting: Setting) -> Finding:
     workload = lab_workload(setting)
     memory_bytes = int(MEMORY_SHARE * workload.master_bytes)
     built = as_built(workload, setting)
-    pages = some_pages(predicted_curve(built, memory_bytes, COSTS), built.page_bytes, 9)
+    pages = some_pages(predicted_curve(built, memory_bytes, COSTS), built.page_bytes, 7)
     measured, predicted = measured_curves(workload, memory_bytes, COSTS, pages, setting)
     off = errors(measured, predicted)
     worst = measured.buffer_bytes[off.index(max(off))] / MB

@@ -60,7 +60,7 @@ def run(setting: Setting) -> Finding:
     joined = lab_workload(setting)
     memory_bytes = int(MEMORY_SHARE * joined.master_bytes)
     built = as_built(joined, setting)
-    pages = some_pages(predicted_curve(built, memory_bytes, COSTS), built.page_bytes, 7)
+    pages = some_pages(predicted_curve(built, memory_bytes, COSTS), built.page_bytes, 6)
     measured, predicted = measured_curves(joined, memory_bytes, COSTS, pages, setting, done=(0.0, 0.7))
     reached = _reached(joined, built, setting)
     off = max([*errors(measured, predicted), *(abs(rate / RATE_ROWS_PER_S - 1) for rate in reached.values())])
@@ -128,10 +128,10 @@ def least_memory(workload: Workload, pages: int, *, tolerance: float = 0.002) ->
 
 
 def _reached(workload: Workload, built: Workload, setting: Setting) -> dict[int, float]:
-    """Rates of runs in the memory that the model found enough, at the best buffer, a quarter and four times of it."""
+    """Rates of runs in the memory that the model found enough, at the best buffer, half and four times of it."""
     best = _memory_curve(built).best_pages
     found = {}
-    for number, pages in enumerate((max(1, best // 4), best, 4 * best)):
+    for number, pages in enumerate((max(2, best // 2), best, 4 * best)):
         done = (0.7 + 0.1 * number, 0.8 + 0.1 * number)
         memory_bytes = least_memory(built, pages)
         measured, _ = measured_curves(workload, memory_bytes, COSTS, [pages], setting, done=done)
