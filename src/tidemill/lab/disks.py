@@ -14,4 +14,20 @@ The MESHJOIN paper reports a little more than 6,000 rows/s with 1 % of memory (F
 model says 6,002 for our join, with a seek of 12.5 ms a read 2,367: their reads did not seek.
 """
 
-__all__ = ["SCANNING_COSTS_OF_2008", "SCAN_OF_2008"]
+
+def shrunk(costs: Costs, scale: float) -> Costs:
+    """Costs under which a join of master data, memory and buffer divided by `scale` has the rates of the whole.
+
+    A buffer that is smaller by some factor takes as much less time to read only if what a read costs beside its bytes,
+    and a step beside its rows, is smaller too.
+
+    >>> round(shrunk(SCANNING_COSTS_OF_2008, 10).read.seconds(0), 6)
+    5e-05
+    """
+    beside = costs.read.seconds(0)
+    per_byte = (costs.read.seconds(1e6) - beside) / 1e6
+    disk = ReadCurve.of_disk(seek_seconds=beside / scale, bytes_per_s=1 / per_byte)
+    return replace(costs, read=disk, step_seconds=costs.step_seconds / scale)
+
+
+__all__ = ["SCANNING_COSTS_OF_2008", "SCAN_OF_2008", "shrunk"]
