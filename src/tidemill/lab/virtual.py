@@ -17,6 +17,7 @@ from tidemill.join.catalog import make_join
 from tidemill.join.drive import drive
 from tidemill.join.parts.arrivals import WORK_BYTES_PER_ROW
 from tidemill.join.protocol import SemiStreamJoin, StepReport
+from tidemill.lab.data.data_set import DataSet, open_master
 from tidemill.lab.virtual_rows import as_stored, open_store, stream_batches, stream_schema
 from tidemill.master import MasterData
 from tidemill.model.prediction import SteadyState
@@ -86,6 +87,7 @@ def run_virtual(
     seed: int = 7,
     stream_rows: int | None = None,
     folder: Path,
+    data: DataSet | None = None,
 ) -> VirtualRun:
     """The work of one stream row once the join has settled, counted.
 
@@ -98,20 +100,22 @@ def run_virtual(
         stream_rows: Rows of a stretch. None for at least 10,000, six for each row that waits and sixteen for each
             hot one: then ends of a stretch do not matter. Two for each row that waits in any case. At most twelve stretches are run.
         folder: Where master data is kept for other runs.
+        data: Rows to join, with seeds of their own, where those made from the workload will not do.
     """
-    master = open_store(workload, folder)
+    master = open_master(data, folder) if data else open_store(workload, folder)
+    batches = data.stream(folder) if data else stream_batches(workload, seed)
     try:
         options = {} if sizes is None else {"sizes": sizes}
         join: Any = make_join(
             algorithm,
             master,
-            stream_schema(workload),
-            stream_key="key",
+            data.stream_schema if data else stream_schema(workload),
+            stream_key=data.key if data else "key",
             budget=MemoryBudget(memory_bytes),
             **options,
         )
         began_with = join.sizes
-        counting = _Counting(join, master, workload, stream_batches(workload, seed))
+        counting = _Counting(join, master, workload, batches)
         before, after, is_settled = counting.until_settled(stream_rows)
         counted = after - before
         state = _state(algorithm, master, counted, counting.held)

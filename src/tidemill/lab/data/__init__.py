@@ -1,0 +1,1 @@
+"""Master data and streams of the papers' experiments, one set a file."""
