@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
-from tidemill.model.calibration import Calibration
 
 import tidemill as tm
 from tidemill.core.errors import SpecError
 from tidemill.join.conditions import Between
+from tidemill.model.calibration import Calibration
 from tidemill.model.work import COSTS_TODAY
 from tidemill.spark import auto
 
