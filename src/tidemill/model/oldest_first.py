@@ -83,6 +83,10 @@ class OldestFirst:
                 break
         return high, due
 
+    def rows_left_at(self, age_rows: float) -> float:
+        """Rows that would be left if rows were read for from this age on."""
+        return self._waiting(age_rows, np.zeros_like(self.rates.pages))[0]
+
     def _waiting(self, age: float, due: Floats) -> tuple[float, Floats]:
         """Rows left by a phase if rows are read for from this age on, and whose turn it is."""
         for _ in range(_ROUNDS):
@@ -147,6 +151,8 @@ class OldestFirst:
     def rows_of_a_read(self) -> float:
         """Rows that leave together with a row, on average over rows: popular pages have most of them."""
         age, due = self._solution
+        if not due.any():
+            return 0.0
         _, _, phases = self._of_pages(age, self._passed_over(due))
         asked = self.rates.pages * self.rates.shares
         rows = self.rates.shares * phases * self.rows_per_phase

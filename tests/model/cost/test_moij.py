@@ -37,7 +37,7 @@ def test_without_skew_all_memory_is_for_waiting_rows():
     sizes = MODEL.default_sizes(uniform, MEMORY_BYTES)
     state = MODEL.steady_state(uniform, sizes)
     assert state.hit_share == pytest.approx(0, abs=0.002)
-    assert state.waiting_rows == pytest.approx(sizes.shared_bytes / 32, rel=0.03)
+    assert state.waiting_bytes == pytest.approx(sizes.shared_bytes, rel=0.03)
 
 
 def test_more_skew_moves_the_border_towards_hot_rows():
@@ -46,7 +46,7 @@ def test_more_skew_moves_the_border_towards_hot_rows():
         for workload in (replace(SALES, zipf_exponent=zipf) for zipf in (0.5, 0.8, 1.0, 1.25))
     ]
     assert [s.hot_bytes for s in states] == sorted(s.hot_bytes for s in states)
-    assert [s.waiting_rows for s in states] == sorted((s.waiting_rows for s in states), reverse=True)
+    assert [s.waiting_bytes for s in states] == sorted((s.waiting_bytes for s in states), reverse=True)
 
 
 def test_both_parts_stay_within_what_they_share():

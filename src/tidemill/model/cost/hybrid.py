@@ -74,7 +74,7 @@ def needs_from(workload: Workload) -> dict[str, Any]:
 def waiting_capacity(workload: Workload, sizes: Any) -> float:
     """Rows that can wait; each counts twice, and once what is held beside it."""
     row_bytes = 2 * workload.stream_row_bytes + pending.WORK_BYTES_PER_ROW
-    return max(2.0, sizes.pending_bytes / row_bytes)
+    return max(2.0, float(sizes.pending_bytes) / row_bytes)
 
 
 def waiting_phases(

@@ -39,8 +39,8 @@ class SsijModel:
     Source: Bornea et al., *Semi-Streamed Index Join*, ICDE 2011, as told in Naeem et al., IEEE Access 2020, §II-B; neither
     gives equations. The form is that of `cache`. What the model leaves out:
     - It is the state after many rows. Pages on their way into the cache have room for a fifth of it, and those that are
-      met first take that room: at Zipf 1, with room for ten pages, 2 % instead of 24 % of the stream were hits after
-      eighty thousand rows, and reads 16 % more.
+      met first take that room: in a short run in virtual time at Zipf 1, with room for ten pages, 2 % instead of 24 % of
+      the stream were hits, and reads 16 % more.
     - Pages that come and go with generations.
     """
 
