@@ -87,6 +87,28 @@ def test_it_waits_longer_each_time_that_it_went_too_far():
     assert look(split, 1.25) is not None
 
 
+def test_codes_met_again_tell_skew_before_any_is_hot():
+    """Of 100,000 rows counted, a third are of codes met five times and more: keys with 4 / 100,000 of the stream or more."""
+    split = split_at(SHARES[0])
+    period = split.period
+    period.rows = period.misses = period.served_rows = 100_000
+    period.met_again, period.services, period.bytes_read = 33_000, 300, 300 * REGION_BYTES
+    facts = {"both_bytes": BOTH_BYTES, "hot_rows": 5_000, "most_waiting": 1_000_000, "is_hot_full": True}
+    better = split.look(counted_rows=100_000, **facts)
+    assert better is not None
+    assert better >= 0.1
+
+
+def test_codes_met_again_tell_nothing_where_every_key_comes_often():
+    """When ten rows a key were counted, a uniform stream meets nearly all again."""
+    split = split_at(SHARES[0])
+    period = split.period
+    period.rows = period.misses = period.served_rows = period.met_again = 100_000
+    period.services, period.bytes_read = 300, 300 * REGION_BYTES
+    facts = {"both_bytes": BOTH_BYTES, "hot_rows": 5_000, "most_waiting": 1_000_000, "is_hot_full": True}
+    assert split.look(counted_rows=10 * KEYS, **facts) is None
+
+
 def test_it_looks_when_a_quarter_of_the_room_has_passed():
     split = split_at(START_SHARE)
     split.period.rows = 25_001

@@ -135,9 +135,9 @@ def test_default_sizes_are_those_that_the_join_takes(tmp_path: Path):
     asked = replace(sales(1), master_rows=20_000)
     master = open_store(asked, tmp_path)
     plan = OutputPlan.of(stream_schema(asked), master.schema, stream_key="key", master_key=master.key)
+    stored = replace(as_stored(asked, master), stream_row_bytes=plan.stream_row_bytes)
     for memory_bytes in (200_000, 1_000_000):
-        taken = TideJoin.sizes_for(master, plan, memory_bytes)
-        assert MODEL.default_sizes(as_stored(asked, master), memory_bytes) == taken
+        assert MODEL.default_sizes(stored, memory_bytes) == TideJoin.sizes_for(master, plan, memory_bytes)
 
 
 def test_a_prediction_fits_what_is_counted(tmp_path: Path):

@@ -116,9 +116,13 @@ class Split:
         """The share with the fewest seconds a row; the present one unless another is better by far."""
         costs = self._costs
         seconds = period.services * costs.read_seconds + period.bytes_read / costs.bytes_per_s
-        known = 1 - (period.misses - period.met_again) / period.rows
-        often_share = max(1e-12, OFTEN * period.misses / period.rows / max(1.0, counted_rows))  # of one code
-        exponent = _exponent(hot_rows, self._keys, known, often_share)
+        hits = 1 - period.misses / period.rows
+        counted = counted_rows / max(1e-6, 1 - hits)  # stream rows with as many misses
+        if counted < self._keys:  # else a uniform stream would meet many codes again too
+            again = period.met_again / period.rows
+            exponent = _exponent(hot_rows, self._keys, hits + again, OFTEN / max(OFTEN, counted))
+        else:
+            exponent = _exponent(hot_rows, self._keys, hits)
         shares = np.array([self.share, *SHARES])
         misses = 1 - _share_of_top(hot_rows * shares / max(1e-9, self.share), self._keys, exponent)
         read_seconds = seconds / period.served_rows * (1 - self.share) / (1 - shares)

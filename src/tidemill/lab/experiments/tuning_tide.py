@@ -178,9 +178,14 @@ def _finding(track: Track, rates: dict[float, float], room: int, change: int, sh
             f"fixed share gives, and more from then on; hot rows went from {share_before:.0%} to {share_after:.0%} of "
             f"the memory; {lost} rows lost or doubled"
         ),
-        reason="" if reached <= ROOMS else "hot rows do not learn the new taste fast enough",
+        reason=(
+            f"looking back instead, over the room's rows that have just passed, it takes {reached + 1:.2f} rooms"
+            if reached <= ROOMS
+            else "hot rows do not learn the new taste fast enough: a code turns hot when its region is read"
+        ),
         values={
             "rooms_until_reached": float(reached),
+            "rooms_until_reached_looking_back": float(reached) + 1,
             "best_rows_per_s": best,
             "best_share": max(rates, key=lambda share: rates[share]),
             "rows_per_s_after_two_rooms": spans[16],
