@@ -130,6 +130,7 @@ COSTS_TODAY = Costs(
     step_seconds=200e-6,
 )
 """One core and an NVMe disk of 2026, read past the page cache: what is assumed where no calibration was stored. Reads and
-lookups as measured on two shared cores; a step pays 0.2 ms for an Arrow batch, however small."""
+lookups are rounded from measurements on two shared cores, and a step pays 0.2 ms for an Arrow batch, however small; the
+costs of a row are estimates, which a calibration replaces."""
 
 __all__ = ["COSTS_OF_2008", "COSTS_TODAY", "DISK_OF_2008", "Costs", "ReadCurve", "Work"]
