@@ -22,25 +22,44 @@ def all_rows(room: WaitingRoom) -> list[int]:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=6),
     st.lists(st.integers(0, REGIONS - 1), max_size=3),
     st.integers(0, 200),
 )
-def test_rows_of_a_room_survive_each_change_of_its_size(sizes: list[int], left: list[int], extra: int):
+def test_rows_of_a_room_survive_each_change_of_its_size(
+    sizes: list[tuple[int, bool]], left: list[int], extra: int
+):
     room = WaitingRoom(40 * ROW_BYTES, RowLayout.of(STREAM), REGIONS, 16)
     assert push(room, STREAM, list(range(40)))
     gone = room.pop(np.unique(left).astype(np.int64))[0]
     kept = set(range(40)) - set(leave(room, STREAM, gone))
     room.release(gone)
-    for rows in sizes:
+    for rows, is_used in sizes:
         most = max(rows, room.waiting_rows)
         room.resize(most * ROW_BYTES + extra % ROW_BYTES)
         assert (room.most_rows, room.free_rows) == (max(1, most), max(1, most) - len(kept))
+        if not is_used:
+            continue
         new = list(range(1000, 1000 + room.free_rows))
         assert push(room, STREAM, new), "every free slot may be used"
         assert not push(room, STREAM, [1])
         assert sorted(all_rows(room)) == sorted([*kept, *new])
         assert push(room, STREAM, sorted(kept))
+    assert sorted(all_rows(room)) == sorted(kept)
+
+
+def test_slots_that_were_left_long_ago_do_no_harm():
+    """Links of free slots may still lead to slots that a smaller room no longer has."""
+    room = WaitingRoom(40 * ROW_BYTES, RowLayout.of(STREAM), REGIONS, 16)
+    for _ in range(2):  # the second time slots are handed out from the other end
+        assert push(room, STREAM, list(range(40)))
+        gone, _ = room.pop(np.array([0, 1, 2]))
+        room.release(gone)
+        kept = all_rows(room)
+    assert push(room, STREAM, sorted(kept))
+    for rows in (30, 20, 17, 16):
+        room.resize(rows * ROW_BYTES)
+    assert sorted(all_rows(room)) == sorted(kept)
 
 
 def test_rows_that_are_being_served_are_told_where_they_are_now():

@@ -105,6 +105,7 @@ class WaitingRoom:
         """
         most, free = self.rows_of(size_bytes), self._free[: self.free_rows].astype(np.int64)
         moved = np.arange(max(most, self.most_rows))
+        self._next[free] = -1  # lest an old link lead beyond a smaller room
         if most < self.most_rows:
             is_taken = np.ones(self.most_rows, dtype=np.bool_)
             is_taken[free] = False
