@@ -39,7 +39,9 @@ class Cluster:
     def stated_error(self, chosen: Chosen) -> float:
         results = np.maximum(chosen.kept_matches, 1.0)
         shares = self.shares(chosen)
-        if not (shares < 1).any():  # a handful of rows that were all certain tell nothing of those that were shed
+        if not (
+            shares < 1
+        ).any():  # a handful of rows that were all certain tell nothing of those that were shed
             return float("inf")
         estimate = sum_of_clusters(results, shares)
         return estimate.error() / estimate.value

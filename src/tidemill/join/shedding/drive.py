@@ -14,13 +14,14 @@ from tidemill.join.shedding.strategy import ShedReport
 
 @dataclass(frozen=True)
 class ShedStep:
-    """A step of the join, and what became of the rows that arrived during the one before."""
+    """A step of the join, or the end of a round with what became of its rows."""
 
     step: StepReport
+    """Empty at the end of a round."""
     shed: tuple[pa.RecordBatch, ...] = ()
     """To be kept somewhere and joined later."""
     report: ShedReport | None = None
-    """None while the join drains."""
+    """None for a step."""
 
 
 def drive_shedding(
@@ -45,10 +46,28 @@ def drive_shedding(
             matches = counts[0].of_rows(batch, counts[1]) if counts is not None else None
             shed += shedding.arrive(batch, matches=matches)
         done = shedding.hand_over()
+        yield ShedStep(StepReport(), (*shed, *done.shed), done.report)
         for batch in done.kept:
-            join.offer(batch)
-        yield ShedStep(join.step(), (*shed, *done.shed), done.report)
+            yield from _offered(join, batch)
+        yield ShedStep(join.step())
     yield from (ShedStep(step) for step in join.drain())
+
+
+def _offered(join: SemiStreamJoin, batch: pa.RecordBatch) -> Iterator[ShedStep]:
+    """Steps that were needed until the join had taken the batch: rows wider than it expected leave less room."""
+    rows = batch.num_rows
+    while batch.num_rows:
+        rows = min(rows, batch.num_rows)
+        piece = batch.slice(0, rows)
+        if join.room(-(-piece.nbytes // max(1, rows))) >= rows > 0:
+            join.offer(piece)
+            batch = batch.slice(rows)
+            rows = batch.num_rows
+        elif rows > 1:
+            rows //= 2
+        else:
+            yield ShedStep(join.step())
+            rows = batch.num_rows
 
 
 __all__ = ["ShedStep", "drive_shedding"]
