@@ -96,6 +96,10 @@ class Shedding:
             )
         self._room = max(0, room_rows)
 
+    def narrow(self, room_rows: int) -> None:
+        """Take less room than the round began with; the rows are those it would have been with less from the start."""
+        self._room = max(0, min(self._room, room_rows))
+
     def arrive(
         self, batch: pa.RecordBatch, *, matches: Floats | None = None, draws: UInt64s | None = None
     ) -> tuple[pa.RecordBatch, ...]:
