@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tidemill.spark.late import split_fates
     from tidemill.spark.lookup import Lookup
     from tidemill.spark.parking import Parking, with_parked
+    from tidemill.spark.shed import Shed, with_shed
     from tidemill.spark.watch import watch
     from tidemill.spark.watch_alarms import Limits
 
@@ -21,6 +22,7 @@ _HOMES = {
     "Lookup": "tidemill.spark.lookup",
     "MasterData": "tidemill.master",
     "Parking": "tidemill.spark.parking",
+    "Shed": "tidemill.spark.shed",
     "TidemillError": "tidemill.core.errors",
     "apply_changes": "tidemill.spark.feeds",
     "enrich": "tidemill.spark.enrich",
@@ -28,6 +30,7 @@ _HOMES = {
     "split_fates": "tidemill.spark.late",
     "watch": "tidemill.spark.watch",
     "with_parked": "tidemill.spark.parking",
+    "with_shed": "tidemill.spark.shed",
 }
 
 
@@ -45,6 +48,7 @@ __all__ = [
     "Lookup",
     "MasterData",
     "Parking",
+    "Shed",
     "TidemillError",
     "__version__",
     "apply_changes",
@@ -53,4 +57,5 @@ __all__ = [
     "split_fates",
     "watch",
     "with_parked",
+    "with_shed",
 ]

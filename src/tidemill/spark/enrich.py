@@ -5,16 +5,19 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidemill.core.errors import SpecError
+from tidemill.core.units import parse_bytes
 from tidemill.join.conditions import Condition
 from tidemill.join.output import Columns, How
 from tidemill.master import MasterData
@@ -27,6 +30,8 @@ from tidemill.spark.lookup import HostedLookup, Lookup, On, planned
 from tidemill.spark.metrics import OBSERVED_PREFIX, observed
 from tidemill.spark.parking import Parking
 from tidemill.spark.refresh import Refresh
+from tidemill.spark.shed import Shed, with_shed_fates
+from tidemill.spark.shed_task import SHED_REASON_COLUMN
 from tidemill.spark.worker_join import check_budget
 
 _POOL_VARIABLE = "TIDEMILL_JOIN"
@@ -53,6 +58,7 @@ def enrich(
     condition: Condition | None = None,
     late: Late = "emit",
     parking: Parking | None = None,
+    shed: Shed | None = None,
     refresh: str = "batch",
     schema: StructType | None = None,
     tasks: int | None = None,
@@ -84,6 +90,8 @@ def enrich(
         late: What becomes of rows without a master row, with how="left": "emit" lets them leave with NULLs, "reject" and
             "park" tell their fate in a column `_fate` (docs/late-rows.md).
         parking: With late="park": where rows wait for their master row, and for how long.
+        shed: Beyond how many rows a batch leaves some for later, which, and where they wait (docs/shedding.md). Adds
+            `_fate`, `_reason` and `_kept_share`.
         refresh: When a streaming query goes over to newer master data: "batch", "30 s" and the like, or "never".
         schema: Of the rows, where they may not be asked for it, as in a declarative pipeline.
         tasks: Deal the rows out to so many tasks, for a source with fewer partitions than cores. When left out, the
@@ -92,16 +100,39 @@ def enrich(
             one for a stream. For a batch DataFrame an `Observation`. None spares 55 ns of CPU time a row.
         hot_rows: Folder for the hot rows that workers share; a folder of the system's when left out.
     """
-    if late != "emit" or parking is not None:
-        return _with_fates(rows, master, on, late, parking, how=how, matched_as=matched_as, columns=columns, prefix=prefix,
+    if late != "emit" or parking is not None or shed is not None:
+        return _with_fates(rows, master, on, late, parking, shed, how=how, matched_as=matched_as, columns=columns, prefix=prefix,
             memory=memory, algorithm=algorithm, rate=rate, zipf=zipf, as_of=as_of, condition=condition, refresh=refresh, tasks=tasks,
             observe_as=observe_as, hot_rows=hot_rows)  # fmt: skip
     lookups = as_lookups(
         master, on=on, how=how, columns=columns, prefix=prefix, matched_as=matched_as, as_of=as_of, condition=condition
     )  # fmt: skip
+    return _hosted(rows, lookups, None, memory=memory, algorithm=algorithm, rate=rate, zipf=zipf, refresh=refresh,
+        schema=schema, tasks=tasks, observe_as=observe_as, hot_rows=hot_rows)  # fmt: skip
+
+
+def _hosted(
+    rows: DataFrame,
+    lookups: list[Lookup],
+    shed: Shed | None,
+    *,
+    memory: str | int,
+    algorithm: str,
+    rate: float | None,
+    zipf: float | None,
+    refresh: str,
+    schema: StructType | None,
+    tasks: int | None,
+    observe_as: str | Observation | None,
+    hot_rows: Path | str | None,
+) -> DataFrame:
+    """The rows through the joins, and around them where they are shed."""
     context = context_of(rows)
     row_schema = schema or rows.schema
     workers = workers_of_host(context)
+    if shed is not None:
+        row_schema = shed.schema_through_the_join(row_schema)
+        memory = memory if memory == "auto" else parse_bytes(memory) - shed.memory_bytes
     wish = Wish.of(memory=memory, algorithm=algorithm, rate=rate, zipf=zipf)
     told = plan_lookups(lookups, row_schema, Refresh.parse(refresh), wish, workers)
     token = uuid.uuid4().hex
@@ -113,11 +144,17 @@ def enrich(
         folder=(Path(hot_rows) if hot_rows is not None else own_temporary_folder()).absolute(),
         tells=observation is not None,
     )
+    if shed is not None:
+        even = tasks or (tasks_at_a_time(context) if context is not None else hosted.workers)
+        key = told[0].plan.stream_key
+        told_shed = shed.hosted(rows.schema, lookups[0].master, key, tasks=even, workers=hosted.workers)
+        hosted, rows, tasks = replace(hosted, shed=told_shed), shed.dealt(rows, told_shed.tasks), None
     for lookup, hosted_lookup in zip(lookups, told, strict=True):
         check_budget(lookup.master, hosted_lookup, hosted.workers)
-    output = _output_schema(hosted.output_schema, tells=hosted.tells)
+    output = _output_schema(hosted.output_schema, tells=hosted.tells, has_blanks=shed is not None)
+    dealt = rows if shed is not None else _dealt(rows, context, tasks, schema)
     with _own_pool(context):
-        joined = _dealt(rows, context, tasks, schema).mapInArrow(hosted.run_task, output)
+        joined = dealt.mapInArrow(hosted.run_task, output)
     return joined if observation is None else observed(joined, observation)
 
 
@@ -127,12 +164,15 @@ def _with_fates(
     on: On | None,
     late: Late,
     parking: Parking | None,
+    shed: Shed | None,
     *,
     how: How,
     matched_as: str | None,
     **wishes: Any,
 ) -> DataFrame:
     """The rows joined, each with its fate."""
+    if shed is not None:
+        return _with_shed(rows, master, on, late, parking, shed, how=how, matched_as=matched_as, **wishes)
     if not isinstance(master, MasterData) or on is None:
         raise SpecError(
             f"late={late!r} with several masters or without a key",
@@ -144,6 +184,39 @@ def _with_fates(
     marked = matched_as or MATCHED_COLUMN
     joined = enrich(rows, master, on=on, how=how, matched_as=marked, **wishes)
     return late_output(joined, on=key, matched_as=marked, late=late, parking=parking)
+
+
+def _with_shed(
+    rows: DataFrame,
+    master: MasterData | Sequence[Lookup],
+    on: On | None,
+    late: Late,
+    parking: Parking | None,
+    shed: Shed,
+    *,
+    how: How,
+    matched_as: str | None,
+    columns: Columns | None,
+    prefix: str | None,
+    as_of: str | None,
+    condition: Condition | None,
+    **wishes: Any,
+) -> DataFrame:
+    """The rows joined or shed, each with its fate."""
+    lookup = shed.checked(rows, master, on)
+    key = on if isinstance(on, str) else list(on or [])
+    check_late(late, how, parking, on=key, master=lookup, is_streaming=rows.isStreaming)
+    marked = matched_as or (MATCHED_COLUMN if late != "emit" else None)
+    lookups = as_lookups(
+        lookup, on=on, how=how, columns=columns, prefix=prefix, matched_as=marked, as_of=as_of, condition=condition
+    )  # fmt: skip
+    joined = _hosted(rows, lookups, shed, schema=None, **wishes)
+    fated = joined
+    if marked is not None and late != "emit":
+        # A row that was shed has not looked for its master row: no late fate is for it.
+        seen = joined.withColumn(marked, sf.col(marked) | sf.col(SHED_REASON_COLUMN).isNotNull())
+        fated = late_output(seen, on=key, matched_as=marked, late=late, parking=parking)
+    return with_shed_fates(fated, matched_as)
 
 
 def as_lookups(master: MasterData | Sequence[Lookup], *, how: How, **wishes: Any) -> list[Lookup]:
@@ -218,7 +291,9 @@ def own_temporary_folder() -> Path:
     return folder
 
 
-def _output_schema(schema: pa.Schema, *, tells: bool) -> StructType:
+def _output_schema(schema: pa.Schema, *, tells: bool, has_blanks: bool = False) -> StructType:
+    if has_blanks:
+        schema = pa.schema([field.with_nullable(True) for field in schema])
     if tells:
         if METRICS_COLUMN in schema.names:
             raise SpecError(

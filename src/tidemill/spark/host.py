@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -17,6 +18,7 @@ from tidemill.join.drive import drive
 from tidemill.spark.failpoint import die_if_told
 from tidemill.spark.lookup import HostedLookup
 from tidemill.spark.metrics import LookupTotals, telling_row, with_metrics_column
+from tidemill.spark.shed_task import HostedShed
 from tidemill.spark.version_pin import claim_version
 from tidemill.spark.worker_join import WorkerJoin
 
@@ -33,6 +35,8 @@ class HostedJoins:
     folder: Path
     tells: bool
     """Whether a row behind the others says what the task did."""
+    shed: HostedShed | None = None
+    """Which rows go around the joins, and leave with a reason."""
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -44,7 +48,13 @@ class HostedJoins:
         totals = [_totals(lookup, join) for lookup, join in zip(self.lookups, joins, strict=True)]
         rows = self._arriving(batches)
         clean = False
+        shedding = self.shed.begin() if self.shed is not None else None
         try:
+            if shedding is not None:
+                for gone in shedding.shed(rows):
+                    padded = _padded(gone, self.output_schema)
+                    yield with_metrics_column(padded) if self.tells else padded
+                rows = self._declared(shedding.kept())
             with ExitStack() as in_use:
                 for join, total in zip(joins, totals, strict=True):
                     in_use.enter_context(join.hot_rows_in_use())
@@ -58,16 +68,31 @@ class HostedJoins:
                 _open_joins.clear()
         if self.tells:
             context = TaskContext.get()
-            yield telling_row(self.output_schema, context.partitionId() if context else 0, totals)
+            shed = shedding.told if shedding is not None else None
+            yield telling_row(self.output_schema, context.partitionId() if context else 0, totals, shed)
         pa.default_memory_pool().release_unused()
 
     def _arriving(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches if self.shed is not None else self._declared(batches):
+            die_if_told("in_task")
+            yield batch
+
+    def _declared(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         declared = self.lookups[0].plan.stream_schema
         for batch in batches:
-            die_if_told("in_task")
             # Spark may know by now that a column has no NULLs.
             is_same_but_nulls = batch.schema.types == declared.types
             yield pa.RecordBatch.from_arrays(batch.columns, schema=declared) if is_same_but_nulls else batch
+
+
+def _padded(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows that were not joined in the schema of those that were: nothing is known of their master row."""
+    columns: list[pa.Array[Any]] = [
+        rows.column(field.name) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    # All batches of a task have one schema; that NULLs may come is told to Spark in its own.
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _totals(lookup: HostedLookup, join: WorkerJoin) -> LookupTotals:

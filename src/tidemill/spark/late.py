@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 Late = Literal["emit", "reject", "park"]
 FATE_COLUMN = "_fate"
-"""joined, unmatched (left with NULLs), defaulted, rejected or parked."""
+"""joined, unmatched (left with NULLs), defaulted, rejected, parked or shed."""
 REASON_COLUMN = "_reason"
 """Why a row was rejected, parked, or left without a match; NULL for joined ones."""
 PARKED_AT_COLUMN = "_parked_at"
 """When a row was parked first; NULL for rows that never were."""
+SHED_AT_COLUMN = "_shed_at"
+"""When a row was shed; NULL for rows that never were."""
 MATCHED_COLUMN = "_matched"
 """Name for `matched_as` where the user asked for none; `late_output` takes it out again."""
 LEAVING = ("joined", "unmatched", "defaulted")
@@ -140,17 +142,19 @@ def late_output(
 def split_fates(batch: DataFrame) -> Fates:
     """The rows of a batch apart: joined without our columns, rejected and parked with what is known of them.
 
+    Rows that were shed are in none of them: `Shed.write` finds them in the whole batch itself.
     Each part is a query over the whole batch: persist it first.
     """
     if FATE_COLUMN not in batch.columns:
         raise SpecError(
             f"the batch has no column {FATE_COLUMN!r}",
             code="no_fates",
-            next_move='enrich it with late="reject" or late="park"',
+            next_move='enrich it with late="reject", late="park" or shed=',
             columns=batch.columns,
         )
     fate = F.col(FATE_COLUMN)
-    joined = batch.where(fate.isin(*LEAVING)).drop(FATE_COLUMN, REASON_COLUMN, PARKED_AT_COLUMN)
+    ours = (FATE_COLUMN, REASON_COLUMN, PARKED_AT_COLUMN, SHED_AT_COLUMN)
+    joined = batch.where(fate.isin(*LEAVING)).drop(*ours)
     return Fates(
         joined,
         batch.where(fate == "rejected").drop(FATE_COLUMN),
@@ -167,6 +171,7 @@ __all__ = [
     "MATCHED_COLUMN",
     "PARKED_AT_COLUMN",
     "REASON_COLUMN",
+    "SHED_AT_COLUMN",
     "Fates",
     "Late",
     "check_late",

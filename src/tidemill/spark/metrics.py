@@ -67,15 +67,19 @@ def with_metrics_column(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.append_column(METRICS_COLUMN, pa.nulls(rows.num_rows, pa.string()))
 
 
-def telling_row(schema: pa.Schema, partition: int, lookups: list[LookupTotals]) -> pa.RecordBatch:
+def telling_row(
+    schema: pa.Schema, partition: int, lookups: list[LookupTotals], shed: Mapping[str, Any] | None = None
+) -> pa.RecordBatch:
     """A row that holds nothing but what the task tells.
 
     Args:
         schema: Of the task's output, without the column of metrics.
         partition: Tells the task from others of its batch.
         lookups: In their order.
+        shed: What became of the rows before the joins, where rows may be shed.
     """
-    told = json.dumps({"partition": partition, "lookups": [lookup.as_dict() for lookup in lookups]})
+    words: dict[str, Any] = {"partition": partition, "lookups": [lookup.as_dict() for lookup in lookups]}
+    told = json.dumps(words if shed is None else {**words, "shed": shed})
     blanks = [_blank(field) for field in schema]
     return pa.RecordBatch.from_arrays(
         [*blanks, pa.array([told])], schema=schema.append(pa.field(METRICS_COLUMN, pa.string()))

@@ -49,6 +49,33 @@ class LookupMetrics:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShedMetrics:
+    """What `shed=` did in a batch."""
+
+    strategy: str
+    room_rows: int
+    """The most rows that are joined in a batch."""
+    arrived_rows: int
+    """For the first time; those that came back are `returned_rows`."""
+    kept_rows: int
+    shed_rows: int
+    returned_rows: int
+    arrived_matches: float
+    kept_matches: float
+    stated_error: float
+    """The largest of its tasks, which bounds that of the batch."""
+    error_means: str
+
+    @property
+    def kept_share(self) -> float:
+        """The sampling rate."""
+        return self.kept_rows / self.arrived_rows if self.arrived_rows else 1.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "kept_share": self.kept_share}
+
+
+@dataclass(frozen=True, kw_only=True)
 class BatchMetrics:
     """One call of `enrich` in one micro-batch."""
 
@@ -60,9 +87,12 @@ class BatchMetrics:
     started_at: str
     batch_ms: int
     lookups: tuple[LookupMetrics, ...]
+    shed: ShedMetrics | None = None
+    """None where no rows may be shed."""
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "lookups": [lookup.as_dict() for lookup in self.lookups]}
+        shed = self.shed.as_dict() if self.shed is not None else None
+        return {**asdict(self), "lookups": [lookup.as_dict() for lookup in self.lookups], "shed": shed}
 
 
 def lookups_of(observed: Mapping[str, Any]) -> tuple[LookupMetrics, ...]:
@@ -73,6 +103,22 @@ def lookups_of(observed: Mapping[str, Any]) -> tuple[LookupMetrics, ...]:
     """
     tasks = [told["lookups"] for told in tasks_told(observed)]
     return tuple(added_up(_of_task(told) for told in lookup) for lookup in zip(*tasks, strict=True))
+
+
+def shed_of(observed: Mapping[str, Any]) -> ShedMetrics | None:
+    """What `shed=` did in an observed call of `enrich`; None where it was not asked for."""
+    tasks = [told["shed"] for told in tasks_told(observed) if "shed" in told]
+    if not tasks:
+        return None
+    names = ("arrived_rows", "kept_rows", "shed_rows", "returned_rows", "arrived_matches", "kept_matches")
+    sums: dict[str, Any] = {name: sum(task[name] for task in tasks) for name in names}
+    return ShedMetrics(
+        strategy=tasks[0]["strategy"],
+        room_rows=tasks[0]["batch_room_rows"],
+        stated_error=max(task["stated_error"] for task in tasks),
+        error_means=tasks[0]["error_means"],
+        **sums,
+    )
 
 
 def added_up(parts: Iterable[LookupMetrics]) -> LookupMetrics:
@@ -98,4 +144,4 @@ def _of_task(told: dict[str, Any]) -> LookupMetrics:
     return LookupMetrics(versions=(told.pop("version"),), tasks=1, **told)
 
 
-__all__ = ["BatchMetrics", "LookupMetrics", "added_up", "lookups_of"]
+__all__ = ["BatchMetrics", "LookupMetrics", "ShedMetrics", "added_up", "lookups_of", "shed_of"]

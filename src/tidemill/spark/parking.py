@@ -1,7 +1,7 @@
 """`tm.Parking`: where rows wait for their master row, outside of the stream, and come back from."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -119,23 +119,16 @@ class Parking:
             batch_id: As Spark tells it.
             query_id: Of the streaming query; found out where the session can tell.
         """
-        place, folder = open_place(self.path), self.path / SEGMENTS
-        query = query_id or _query_id(batch.sparkSession)
-        file = folder / segment_name(query, batch_id)
-        if file.exists():
-            return read_segment(file).rows
+        place = open_place(self.path)
+        query = query_id or query_id_of(batch.sparkSession)
         parked = batch.where(F.col(FATE_COLUMN) == "parked").select(*place.schema.names)
-        writer = _PartWriter(folder, to_arrow_schema(place.schema, timezone="UTC"))
-        answers = parked.mapInArrow(writer.write, "part string").collect()
-        parts = tuple(Part(**json.loads(answer["part"])) for answer in answers)
-        die_if_told("before_parking")
-        looked_in = _joined_version(self.master_path, query, batch_id)
-        if parts and not seal_segment(folder, query, batch_id, parts, looked_in=looked_in):
-            for part in parts:  # another driver parked this batch meanwhile
-                (folder / part.file).unlink()
-        if parts:
-            die_if_told("after_parking")
-        return sum(part.rows for part in parts)
+        return set_aside(
+            parked,
+            self.path,
+            (query, batch_id),
+            point="parking",
+            looked_in=lambda: _joined_version(self.master_path, query, batch_id),
+        )
 
     def counts(self) -> ParkingCounts:
         """Rows parked, waiting, released and expired until now."""
@@ -171,6 +164,39 @@ class _PartWriter:
                 yield pa.RecordBatch.from_pydict({"part": [json.dumps(asdict(part))]})
 
 
+def set_aside(
+    rows: DataFrame,
+    path: Path,
+    batch: tuple[str, int],
+    *,
+    point: str,
+    looked_in: Callable[[], str | None] = lambda: None,
+) -> int:
+    """How many rows the batch has put into this folder: all of these, or those of an earlier run of the batch.
+
+    Args:
+        rows: With the columns of the place.
+        path: Of the place.
+        batch: Query and number.
+        point: Name for tests that die here.
+        looked_in: Identity of the master version that the batch was joined with.
+    """
+    folder = path / SEGMENTS
+    file = folder / segment_name(*batch)
+    if file.exists():
+        return read_segment(file).rows
+    writer = _PartWriter(folder, to_arrow_schema(rows.schema, timezone="UTC"))
+    answers = rows.mapInArrow(writer.write, "part string").collect()
+    parts = tuple(Part(**json.loads(answer["part"])) for answer in answers)
+    die_if_told(f"before_{point}")
+    if parts and not seal_segment(folder, *batch, parts, looked_in=looked_in()):
+        for part in parts:  # another driver set this batch aside meanwhile
+            (folder / part.file).unlink()
+    if parts:
+        die_if_told(f"after_{point}")
+    return sum(part.rows for part in parts)
+
+
 def with_parked(stream: DataFrame, parking: Parking, *, max_rows_per_batch: int = 100_000) -> DataFrame:
     """The rows of the stream and parked ones that are due, to go through the same `enrich`.
 
@@ -193,17 +219,17 @@ def _joined_version(master_path: Path, query_id: str, batch_id: int) -> str | No
         return None
 
 
-def _query_id(spark: SparkSession) -> str:
+def query_id_of(spark: SparkSession) -> str:
     found = None
     if hasattr(spark, "sparkContext"):
         found = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     if not found:
         raise SpecError(
-            "parking.write does not know its query",
+            "write does not know its query",
             code="no_query_id",
             next_move="call it inside foreachBatch, or give query_id=",
         )
     return found
 
 
-__all__ = ["Parking", "Then", "with_parked"]
+__all__ = ["Parking", "Then", "query_id_of", "set_aside", "with_parked"]

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from tidemill.core.units import format_bytes, format_count, format_ms
 from tidemill.spark.metrics import TASKS_FIELD
-from tidemill.spark.metrics_records import BatchMetrics, LookupMetrics, added_up, lookups_of
+from tidemill.spark.metrics_records import BatchMetrics, LookupMetrics, added_up, lookups_of, shed_of
 from tidemill.spark.watch_alarms import Alarm, Alarms, Limits
 
 _LOG = logging.getLogger("tidemill.watch")
@@ -172,6 +172,7 @@ def _batches_of(progress: StreamingQueryProgress) -> list[BatchMetrics]:
             started_at=progress.timestamp,
             batch_ms=progress.batchDuration,
             lookups=lookups,
+            shed=shed_of(values),
         )
         for name, values in told.items()
         if TASKS_FIELD in values and (lookups := lookups_of(values))
