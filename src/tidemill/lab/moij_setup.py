@@ -11,7 +11,7 @@ from tidemill.lab.experiment import Curve, Figure, Setting
 from tidemill.lab.scaled import ScaledRuns
 from tidemill.lab.virtual import VirtualRun
 
-QUICK_SCALE = 400
+QUICK_SCALE = 200
 FULL_SCALE = 40
 PAGE_BYTES = 32 * 1024
 """A segment: `cache` reads single pages."""
