@@ -30,6 +30,8 @@ from tidemill.model.work import COSTS_OF_2008, Costs, ReadCurve
 _SEEK_SECONDS = COSTS_OF_2008.read.seconds(0)
 _BYTES_PER_S = 1 / (COSTS_OF_2008.read.seconds(1) - _SEEK_SECONDS)
 
+_CYCLES = 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledRuns:
@@ -61,8 +63,16 @@ class ScaledRuns:
         sizes = self._sizes(algorithm, data, memory_bytes)
         if waiting_rows is not None:
             sizes = replace(sizes, stream_rows_per_step=max(1, waiting_rows // sizes.queue_packets))
+        # A scan is as steady as it gets after one cycle; rows for six would read the master data twenty times.
+        cycles_rows = _CYCLES * sizes.window_rows if isinstance(sizes, MeshSizes) else None
         return run_virtual(
-            algorithm, data.workload, memory_bytes=memory_bytes, sizes=sizes, folder=self.folder, data=data
+            algorithm,
+            data.workload,
+            memory_bytes=memory_bytes,
+            sizes=sizes,
+            stream_rows=cycles_rows,
+            folder=self.folder,
+            data=data,
         )
 
     def run_tuned(self, algorithm: str, data: DataSet, memory_bytes: int) -> VirtualRun:

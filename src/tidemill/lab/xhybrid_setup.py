@@ -9,7 +9,7 @@ from tidemill.lab.experiment import Setting
 from tidemill.lab.scaled import ScaledRuns
 from tidemill.lab.virtual import VirtualRun
 
-QUICK_SCALE = 40
+QUICK_SCALE = 45
 FULL_SCALE = 10
 DISK_BUFFER_BYTES = PAPER_SIZES["x_hybrid"].disk_buffer_bytes or 0
 PAPER_JOINS = ("x_hybrid", "hybrid", "reduced_mesh", "mesh")
