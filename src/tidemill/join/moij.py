@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tidemill.core.errors import StoreError
 from tidemill.core.memory import MemoryBudget
-from tidemill.join.moij_sizes import MoijSizes
+from tidemill.join.moij_sizes import STAGED_SHARE, MoijSizes
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.arrivals import Arrivals
 from tidemill.join.parts.hits import Hits
@@ -27,7 +27,6 @@ _RESERVED = ("arrivals", "disk_buffer", "hot_rows", "index", "output", "pending"
 _REFILL_SHARE = (
     32  # of the cells must be free before rows are taken: a piece of few rows costs as much as one of many
 )
-_STAGED_SHARE = 0.4  # of the output reservation; pairs take half as much, and columns the rest
 
 
 class MoijJoin(SemiStreamJoin):
@@ -92,7 +91,7 @@ class MoijJoin(SemiStreamJoin):
         self._stream = StreamCells(plan)
         self._used_since_return = 0
         # Held by output
-        self._rounds = Rounds(plan, self._stream, self._layout, int(self.sizes.output_bytes * _STAGED_SHARE))
+        self._rounds = Rounds(plan, self._stream, self._layout, int(self.sizes.output_bytes * STAGED_SHARE))
         self.rounds_done = 0
         self._clear()
 

@@ -36,6 +36,36 @@ class OldestFirst:
     segment_pages: int = 1
     """Pages read from the chosen one on."""
 
+    @classmethod
+    def half_of(
+        cls, rates: PageRates, room_rows: float, *, rows_per_row: float | None = None, segment_pages: int = 1
+    ) -> "OldestFirst":
+        """Phases that begin with a full room and end with the read that leaves half of it or less.
+
+        The last read finishes more rows than it need, half of its own on average; and it is more likely one that
+        finishes many.
+
+        Args:
+            rates: Of the pages that are read.
+            room_rows: That can wait.
+            rows_per_row: Rows that take a place in the room, for one stream row; those that ask for pages if None.
+            segment_pages: Pages read from the chosen one on.
+        """
+        places = max(1e-12, rates.asked_share if rows_per_row is None else rows_per_row)
+        left = room_rows / 2
+        for _ in range(_ROUNDS):
+            phases = cls(
+                rates=rates,
+                rows_per_phase=(room_rows - left) / places,
+                rows_left=left,
+                segment_pages=segment_pages,
+            )
+            before, left = left, max(room_rows / 100, room_rows / 2 - phases.rows_of_a_read / 2)
+            if abs(left - before) < 0.01 * room_rows:
+                break
+            left = (left + before) / 2
+        return phases
+
     @cached_property
     def _solution(self) -> tuple[float, Floats]:
         """The age, and the share of pages of each class whose turn it is in a phase."""
@@ -53,10 +83,14 @@ class OldestFirst:
                 break
         return high, due
 
+    def rows_left_at(self, age_rows: float) -> float:
+        """Rows that would be left if rows were read for from this age on."""
+        return self._waiting(age_rows, np.zeros_like(self.rates.pages))[0]
+
     def _waiting(self, age: float, due: Floats) -> tuple[float, Floats]:
         """Rows left by a phase if rows are read for from this age on, and whose turn it is."""
         for _ in range(_ROUNDS):
-            waiting, new = self._of_pages(age, self._passed_over(due))
+            waiting, new, _ = self._of_pages(age, self._passed_over(due))
             is_settled = self.segment_pages == 1 or float(np.abs(new - due).max()) < _PRECISION
             due = new if self.segment_pages == 1 else (due + new) / 2
             if is_settled:
@@ -87,8 +121,9 @@ class OldestFirst:
             return shares
         return np.array([np.dot(self.rates.pages, shares) / self.rates.total_pages])
 
-    def _of_pages(self, age: float, stays: Floats) -> tuple[Floats, Floats]:
-        """For a page of each class: rows left by a phase on average, and in how many phases it is its turn.
+    def _of_pages(self, age: float, stays: Floats) -> tuple[Floats, Floats, Floats]:
+        """For a page of each class: rows left by a phase on average, in how many phases it is its turn, and phases from
+        one read to the next.
 
         After a read the first row comes after a time x with exponential distribution; it is the page's turn in the first
         phase that ends later than x + age, unless it is read with another before. Sums over phases since the read.
@@ -104,13 +139,30 @@ class OldestFirst:
         rows = rate * (phase * ages + age * later)
         turns = survived * (1 - first) + later * (1 - none_came)
         asked = rate > 0
-        return np.where(asked, rows / phases, 0.0), np.where(asked, turns / phases, 0.0)
+        return np.where(asked, rows / phases, 0.0), np.where(asked, turns / phases, 0.0), phases
 
     @cached_property
     def reads_per_phase(self) -> float:
         """Segments that a phase reads."""
         _, due = self._solution
         return float(np.dot(self.rates.pages, due * _first_share(self.segment_pages, self._near(due))))
+
+    @property
+    def rows_of_a_read(self) -> float:
+        """Rows that leave together with a row, on average over rows: popular pages have most of them."""
+        age, due = self._solution
+        if not due.any():
+            return 0.0
+        _, _, phases = self._of_pages(age, self._passed_over(due))
+        asked = self.rates.pages * self.rates.shares
+        rows = self.rates.shares * phases * self.rows_per_phase
+        if self.rates.in_order:
+            edges = np.concatenate([[0.0], np.cumsum(self.rates.pages)])
+            until = np.concatenate([[0.0], np.cumsum(self.rates.pages * rows)])
+            rows = np.interp(edges[:-1] + self.segment_pages, edges, until) - until[:-1]
+        else:
+            rows += (self.segment_pages - 1) * np.dot(self.rates.pages, rows) / self.rates.total_pages
+        return float(np.dot(asked, rows) / max(1e-300, asked.sum()))
 
     @property
     def reads_per_row(self) -> float:

@@ -88,6 +88,10 @@ class PageRates:
         """Of the stream, what asks for a page at all."""
         return float(np.dot(self.pages, self.shares))
 
+    def scaled(self, factor: float) -> "PageRates":
+        """The same pages, asked for more or less often."""
+        return replace(self, shares=self.shares * factor)
+
     def without_top(self, pages: float) -> "PageRates":
         """The same, but nobody asks for the most popular pages."""
         left = np.clip((np.cumsum(self.pages) - pages) / np.maximum(1e-300, self.pages), 0, 1)

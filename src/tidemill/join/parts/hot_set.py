@@ -14,8 +14,9 @@ from tidemill.join.parts.kernels import Bools, Int64s, UInt32s, count_entries
 # generations of a new join, which are small, still follow each other quickly.
 _STREAM_ROWS_PER_HOT_ROW = 2
 _STREAM_ROWS_PER_HOT_ROW_WHEN_FULL = 0.5  # no further candidate can be collected: warm up faster
-_LEAST_GAIN = 0.005  # share of the stream that must move from disk to memory
-_AGEING_ROWS_PER_ENTRY = 10
+LEAST_GAIN = 0.005  # share of the stream that must move from disk to memory
+AGEING_ROWS_PER_ENTRY = 10
+LEAST_AGEING_ROWS = 50_000
 
 
 class HotSet:
@@ -49,7 +50,7 @@ class HotSet:
         self._pool_bytes = max(candidate_bytes, self._pool.bytes_held)
         self._sketch = FrequencySketch(frequency_bytes)
         self._ageing_rows = max(
-            50_000, _AGEING_ROWS_PER_ENTRY * generation_bytes // (row_bytes + ENTRY_BYTES)
+            LEAST_AGEING_ROWS, AGEING_ROWS_PER_ENTRY * generation_bytes // (row_bytes + ENTRY_BYTES)
         )
         self._rows_until_ageing = self._ageing_rows
         self._aged_rows_seen = 0
@@ -101,7 +102,7 @@ class HotSet:
         while len(keys):
             keep, admit = self._choose(rows_per_key, frequencies, payload, target_bytes)
             gain = int(frequencies[admit].sum()) - int(self._frequencies[~keep].sum())
-            if not admit.any() or gain < _LEAST_GAIN * self._aged_rows_seen:
+            if not admit.any() or gain < LEAST_GAIN * self._aged_rows_seen:
                 break
             both = self.generation.bytes_held + target_bytes
             if not self._budget.try_reserve("hot_rows", both + 2 * self._pool_bytes):
@@ -184,4 +185,4 @@ class HotSet:
         return self.generation.merged(keep, keys[admit], rows_per_key[admit], payload, admitted_rows, matches)
 
 
-__all__ = ["HotSet"]
+__all__ = ["AGEING_ROWS_PER_ENTRY", "LEAST_AGEING_ROWS", "LEAST_GAIN", "HotSet"]

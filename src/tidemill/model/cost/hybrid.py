@@ -26,9 +26,9 @@ class HybridModel:
     >>> sales = Workload(master_rows=136_000, master_row_bytes=120, stream_row_bytes=20, zipf_exponent=1.0)
     >>> sizes = MODEL.default_sizes(sales, 1_000_000)
     >>> round(waiting_capacity(sales, sizes)), sizes.pages_per_step
-    (6189, 7)
+    (5350, 8)
     >>> round(1 / MODEL.steady_state(sales, sizes).work_per_row.reads, 1)
-    34.6
+    36.3
 
     Source: Naeem et al., *X-HYBRIDJOIN for Near-Real-Time Data Warehousing*, 2011, §4.2: eq. 2 with one part of the disk
     buffer, divided by w, is the work of one row here. What differs, and why:
@@ -74,20 +74,15 @@ def needs_from(workload: Workload) -> dict[str, Any]:
 def waiting_capacity(workload: Workload, sizes: Any) -> float:
     """Rows that can wait; each counts twice, and once what is held beside it."""
     row_bytes = 2 * workload.stream_row_bytes + pending.WORK_BYTES_PER_ROW
-    return max(2.0, sizes.pending_bytes / row_bytes)
+    return max(2.0, float(sizes.pending_bytes) / row_bytes)
 
 
 def waiting_phases(
     workload: Workload, sizes: Any, rates: PageRates, *, segment_pages: int = 1
 ) -> OldestFirst:
     """Phases that begin when rows fill their room and end when half of them have left."""
-    half = waiting_capacity(workload, sizes) / 2
-    # Rows that a phase finishes without a read, such as those of resident pages, come and go within it.
-    return OldestFirst(
-        rates=rates,
-        rows_per_phase=half / max(1e-12, rates.asked_share),
-        rows_left=half,
-        segment_pages=min(segment_pages, workload.master_pages),
+    return OldestFirst.half_of(
+        rates, waiting_capacity(workload, sizes), segment_pages=min(segment_pages, workload.master_pages)
     )
 
 

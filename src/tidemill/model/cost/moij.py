@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from tidemill.core.errors import BudgetError
-from tidemill.join.moij_sizes import MoijNeeds, MoijSizes
+from tidemill.join.moij_sizes import STAGED_SHARE, MoijNeeds, MoijSizes
 from tidemill.join.parts import cell_kernels, kept_kernels
+from tidemill.join.parts.serve_kernels import PAIR_BYTES
 from tidemill.model.chance import at_least
 from tidemill.model.cost.hybrid import waiting_work
 from tidemill.model.oldest_first import OldestFirst
@@ -49,8 +50,8 @@ class MoijModel:
 
     >>> sales = Workload(master_rows=136_000, master_row_bytes=120, stream_row_bytes=20, zipf_exponent=1.0)
     >>> state = MODEL.steady_state(sales, MODEL.default_sizes(sales, 1_000_000))
-    >>> round(state.hit_share, 2)
-    0.55
+    >>> round(state.hit_share, 2), round(1 / state.work_per_row.reads, 1)
+    (0.59, 82.7)
 
     Source: Naeem et al., *Big Data Velocity Management*, IEEE Access 2020, §VI: eq. 2 divided by w_N + w_S is the
     work of one row here. What differs, and why:
@@ -58,7 +59,8 @@ class MoijModel:
     - Eq. 1 is an identity and eq. 6 equates bytes with rows: neither is used. The split is found from the cache inequality.
     - Eq. 2 omits the lookup among hot rows of the rows that miss (w_S · c_H): here every row is looked up.
     - The eviction (h_R · c_V / 10) and the switching of rows (b · c_I) are counted as the keys that come and go.
-    - Rows are taken after as many segments as a step reads, or when one cell in 32 is free, whichever is later.
+    - Rows are taken after as many segments as a step reads, or when one cell in 32 is free, whichever is later. Where output
+      is too small for a step, it ends in the middle of a segment, and none are taken until a step ends with one.
     """
 
     name: ClassVar[str] = "moij"
@@ -96,7 +98,7 @@ class MoijModel:
             reads=reads,
             read_bytes=pages * workload.page_bytes,
             master_rows=pages * workload.rows_per_page,
-            steps=1 / balance.phases.rows_per_phase,
+            steps=max(1 / balance.phases.rows_per_phase, missed / _most_output_rows(workload, sizes)),
             hot_probes=1,
             hot_changes=balance.changes,
         )
@@ -104,7 +106,7 @@ class MoijModel:
             work_per_row=disk + waiting_work(workload, missed),
             hot_bytes=balance.hot_bytes,
             waiting_bytes=balance.cells * _cell_bytes(workload),
-            waiting_rows=balance.cells,
+            waiting_rows=balance.phases.rows_left + balance.phases.rows_per_phase * missed / 2,
             hit_share=workload.matched_share - missed,
             memory_bytes=memory_split(sizes),
         )
@@ -120,9 +122,9 @@ def _balance(workload: Workload, sizes: MoijSizes) -> _Balance:
     least_waiting = key_bytes / cell_bytes
     segments = max(1, -(-workload.master_pages // sizes.segment_pages))
     reads_per_step = max(1.0, min(segments, sizes.pages_per_step / sizes.segment_pages))
-    hot = np.zeros_like(keys.shares)
-    taken = _REFILL_SHARE
-    changes = 0.0
+    most_rows_of_a_read = _most_output_rows(workload, sizes) / reads_per_step
+    # As the join does: nobody hot, and a first phase that begins with a full room.
+    hot, changes, phase_rows = np.zeros_like(keys.shares), 0.0, float("inf")
     for _ in range(_ROUNDS):
         hot_bytes = min(
             float(np.dot(keys.counts, hot)) * held_bytes * (1 + _BORDER_SLACK),
@@ -131,25 +133,50 @@ def _balance(workload: Workload, sizes: MoijSizes) -> _Balance:
         cells = max(2.0, (sizes.shared_bytes - hot_bytes) / cell_bytes) * (1 - _REFILL_SHARE / 2)
         rates = PageRates.of(workload, 1 - hot, unit_pages=sizes.segment_pages)
         missed = max(1e-9, rates.asked_share)
-        phases = OldestFirst(
-            rates=rates, rows_per_phase=taken * cells / missed, rows_left=(1 - taken) * cells
-        )
+        least_rows = _REFILL_SHARE * cells / missed
+        phase_rows = min(max(phase_rows, least_rows), cells)
+        phases, wanted_rows = _phases(rates, cells, phase_rows, reads_per_step, most_rows_of_a_read)
+        wanted_rows = min(max(wanted_rows, least_rows), cells)
         # Between two services of a segment, and between two looks at hot rows.
-        served_rows = phases.age_rows + phases.rows_per_phase / 2 + _first_row_after(rates, asked)
-        queue_rows = cells / missed
+        served_rows = phases.age_rows + phase_rows / 2 + _first_row_after(rates, asked)
+        queue_rows = phases.rows_left / missed + phase_rows
         turns_hot = at_least(np.floor(least_waiting) + 1, asked * served_rows) / served_rows
         goes = (1 - at_least(3 * least_waiting, 3 * asked * queue_rows)) / queue_rows
         new = turns_hot / np.maximum(1e-300, turns_hot + goes)
         changes = float(2 * np.dot(keys.counts, hot * goes))
         moved = float(np.dot(keys.counts * asked, np.abs(new - hot)))
-        wanted = taken * reads_per_step / max(1e-9, phases.reads_per_phase)
-        wanted = min(1.0, max(_REFILL_SHARE, wanted))
-        is_settled = moved < _PRECISION and abs(wanted / taken - 1) < 10 * _PRECISION
-        if is_settled:
+        if moved < _PRECISION and abs(wanted_rows / phase_rows - 1) < 10 * _PRECISION:
             break
         hot = (hot + new) / 2
-        taken = (taken + wanted) / 2
+        phase_rows = (phase_rows + wanted_rows) / 2
     return _Balance(hot, phases, cells, hot_bytes, changes)
+
+
+def _phases(
+    rates: PageRates, cells: float, phase_rows: float, reads_per_step: float, most_rows_of_a_read: float
+) -> tuple[OldestFirst, float]:
+    """Phases of one step each, or of all reads that have more rows than a step can put out; and how long they should be.
+
+    A step whose output is full ends in the middle of a segment, and then the next goes on with it: no rows are taken before
+    one ends with a segment.
+    """
+    missed = rates.asked_share
+    left = max(0.01 * cells, cells - phase_rows * missed)
+    phases = OldestFirst(rates=rates, rows_per_phase=phase_rows, rows_left=left)
+    if missed <= most_rows_of_a_read * phases.reads_per_row:
+        return phases, phase_rows * reads_per_step / max(1e-9, phases.reads_per_phase)
+    age_rows = most_rows_of_a_read * rates.total_pages / max(1e-9, missed)
+    left = phases.rows_left_at(age_rows)
+    emptied = OldestFirst(rates=rates, rows_per_phase=phase_rows, rows_left=left)
+    return emptied, (cells - left) / max(1e-9, missed)
+
+
+def _most_output_rows(workload: Workload, sizes: MoijSizes) -> float:
+    """That a step puts out; one that reads more rows ends in the middle of a segment."""
+    pair_bytes = (
+        _stored_bytes(workload.stream_row_bytes) + _stored_bytes(workload.master_row_bytes) + PAIR_BYTES
+    )
+    return STAGED_SHARE * sizes.output_bytes / pair_bytes / max(1.0, workload.rows_per_key)
 
 
 def _first_row_after(rates: PageRates, asked: Floats) -> Floats:

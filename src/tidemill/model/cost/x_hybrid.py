@@ -31,8 +31,8 @@ class XHybridModel:
     ...     master_rows=136_000, master_row_bytes=120, stream_row_bytes=20, zipf_exponent=1.0, popular_first=True
     ... )
     >>> state = MODEL.steady_state(sales, MODEL.default_sizes(sales, 1_000_000))
-    >>> round(state.hit_share, 2)
-    0.57
+    >>> round(state.hit_share, 2), round(1 / state.work_per_row.reads, 1)
+    (0.6, 43.6)
 
     Source: Naeem et al., *X-HYBRIDJOIN for Near-Real-Time Data Warehousing*, 2011, §4.2, eq. 2 divided by w. What
     differs, and why:
@@ -56,11 +56,10 @@ class XHybridModel:
         resident = min(sizes.pages_per_step, workload.master_pages)
         everywhere = PageRates.of(workload)
         rates = everywhere.without_first(resident)
-        half = waiting_capacity(workload, sizes) / 2
-        phases = OldestFirst(
-            rates=rates,
-            rows_per_phase=half / max(1e-12, everywhere.asked_share),
-            rows_left=half,
+        phases = OldestFirst.half_of(
+            rates,
+            waiting_capacity(workload, sizes),
+            rows_per_row=everywhere.asked_share,
             segment_pages=resident,
         )
         read = partition_reads(workload, phases)
