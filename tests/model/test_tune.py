@@ -1,7 +1,7 @@
 """The tuner finds the best rate for a memory and the least memory for a rate, and says what it cannot do."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -124,6 +124,17 @@ def test_a_rate_beyond_the_memory_is_refused_with_the_nearest():
     nearest = best_rate(SALES, COSTS, 1_000_000, algorithms=[Toy()])
     assert refusal.value.most_rows_per_s == nearest.rows_per_s
     assert refusal.value.least_bytes == 1_000_000
+
+
+def test_joins_may_have_costs_of_their_own():
+    slow = replace(COSTS, output_row_seconds=1e-3)
+    models = [Toy("first"), Toy("second")]
+    for name, other in (("first", "second"), ("second", "first")):
+        plan = best_rate(
+            SALES, lambda one, name=name: COSTS if one == name else slow, 10**7, algorithms=models
+        )
+        assert (plan.algorithm, plan.runners_up[0].algorithm) == (name, other)
+        assert "goes into read" in plan.why
 
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf")])

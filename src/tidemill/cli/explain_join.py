@@ -11,13 +11,12 @@ from tidemill.cli.bench_run import require
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tidemill.model.explain import Explanation
+    from tidemill.model.explain import CostsOf, Explanation
     from tidemill.model.tune import Plan
-    from tidemill.model.work import Costs
 
 explain = typer.Typer(help="Say what would be done, and why.", no_args_is_help=True)
 
-_LEAST_PART_SHARE = 0.01  # smaller parts of the memory are left out of the table; --json has all
+_LEAST_PART_SHARE = 0.04  # smaller parts of the memory are left out of the table; --json has all
 
 
 @explain.callback()
@@ -65,15 +64,15 @@ def join(
     show(told)
 
 
-def costs_of(named: str) -> "Costs":
-    """Built-in costs by their name, else those of a file."""
+def costs_of(named: str) -> "CostsOf":
+    """Built-in costs by their name, else those of a file, which tells joins apart."""
     from tidemill.model.work import COSTS_OF_2008, COSTS_TODAY
 
     if named in (built_in := {"today": COSTS_TODAY, "2008": COSTS_OF_2008}):
-        return built_in[named]
+        return lambda _join: built_in[named]
     from tidemill.model.calibration import Calibration
 
-    return Calibration.read(Path(named)).costs
+    return Calibration.read(Path(named)).costs_of
 
 
 def show(told: "Explanation") -> None:
@@ -125,12 +124,18 @@ def _cells(told: "Explanation", plan: "Plan") -> list[str]:
     return [
         format_count(plan.rows_per_s),
         format_count(told.default_rows_per_s[plan.algorithm]),
-        f"{state.work_per_row.reads * 1000:.3g}",
+        _three_figures(state.work_per_row.reads * 1000),
         format_bytes(state.work_per_row.read_bytes),
         f"{state.hit_share:.0%}",
-        format_ms(state.waiting_seconds(told.costs) * 1000),
-        ", ".join(f"{name} {format_bytes(part)}" for name, part in parts if part >= _LEAST_PART_SHARE * total),
+        format_ms(state.waiting_seconds(told.costs_of(plan.algorithm)) * 1000),
+        ", ".join(
+            f"{name} {format_bytes(part)}" for name, part in parts if part >= _LEAST_PART_SHARE * total
+        ),
     ]
+
+
+def _three_figures(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 __all__ = ["costs_of", "explain", "join"]

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tidemill.cli.bench import bench
+from tidemill.cli.calibrate import calibrate
 from tidemill.cli.explain_join import explain
 from tidemill.cli.master import master
 from tidemill.core.errors import SpecError, TidemillError
@@ -117,6 +118,7 @@ def demo(
 
 app.add_typer(bench, name="bench")
 app.add_typer(explain, name="explain")
+app.command()(calibrate)
 app.add_typer(master, name="master")
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -21,7 +20,7 @@ from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.keys import stream_keys
 from tidemill.join.parts.leaving import Leaving, count_fates
 from tidemill.join.parts.region_join import RegionJoin
-from tidemill.join.parts.row_cache import RowCache
+from tidemill.join.parts.row_cache import HOT_ENTRY_BYTES, RowCache
 from tidemill.join.parts.service import Service
 from tidemill.join.parts.snapshots import pack, unpack
 from tidemill.join.parts.split import Split
@@ -58,8 +57,8 @@ class TideJoin(RegionJoin):
     it reads single pages. Poor when output must be in stream order (`ordered=True` holds it back).
 
     Memory: small fixed parts for arrivals, disk buffer, sketch and output, the index of the store, and all else for
-    hot and waiting rows. Rows stay rows (`master/rows.py`) until they leave. A change of that split empties the room
-    and forgets hot rows, so there are few.
+    hot and waiting rows. Rows stay rows (`master/rows.py`) until they leave. A change of that split waits until those
+    that wait find room, and lets hot rows with the fewest hits go.
 
     Args:
         master: What the stream is joined with.
@@ -84,7 +83,12 @@ class TideJoin(RegionJoin):
     ) -> None:
         super().__init__(master, plan, budget, sizes or self.sizes_for(master, plan, budget.left_bytes))
         self._board = board
-        self._split = Split()
+        self._split = Split(
+            self.sizes.hot_share,
+            keys=master.rows,
+            hot_row_bytes=max(master.row_bytes, self._layout.least_row_bytes) + HOT_ENTRY_BYTES,
+            costs=self.sizes.miss_costs,
+        )
         self._resize_to: float | None = None
         self._aside = Aside(may_use_another_core=hot is None)  # whoever shares hot rows shares cores too
         self._clear()
@@ -181,7 +185,7 @@ class TideJoin(RegionJoin):
 
     def _probe(self, tally: StepTally) -> bool:
         """Let arrivals meet hot rows; False when there are none, or when their misses could not wait."""
-        if self._resize_to is not None and not self._room.waiting_rows:
+        if self._resize_to is not None and self._may_resize(self._resize_to):
             self._resize(self._resize_to)
         if not self._arrivals.rows or self._resize_to is not None or not self._has_room() or self._is_overdue:
             return False
@@ -235,27 +239,47 @@ class TideJoin(RegionJoin):
 
     def _look_at_split(self) -> None:
         """Let the room empty itself if hot and waiting rows should share memory otherwise."""
-        hot_rows = self.sizes.hot_rows_bytes // max(1, self._master.row_bytes)
-        if self._owns_hot and self._split.is_due(hot_rows, self._room.most_rows):
+        may_move = self._owns_hot and self.sizes.moves_memory
+        if may_move and self._split.is_due(self._room.most_rows):
             self._resize_to = self._split.look(
-                hot_bytes=self._hot.bytes_held,
-                waiting_bytes=self.sizes.waiting_bytes,
+                both_bytes=self.sizes.hot_rows_bytes + self.sizes.waiting_bytes,
+                hot_rows=self._hot.entries,
+                most_waiting=self._room.most_rows,
                 is_hot_full=self._hot.has_been_full,
             )
 
+    def _may_resize(self, hot_share: float) -> bool:
+        """Whether those that wait would find room; where their places cannot change, whether nobody does."""
+        if not self._room.can_resize:
+            return not self._room.waiting_rows
+        return self._room.waiting_rows <= self._room.rows_of(self.sizes.with_hot_share(hot_share).waiting_bytes)
+
     def _resize(self, hot_share: float) -> None:
-        """Share out anew what hot and waiting rows hold; nobody waits, and hot rows are found again."""
-        both = self.sizes.hot_rows_bytes + self.sizes.waiting_bytes
-        least = 2 * self.sizes.arrivals_bytes
-        hot = max(64, min(int(both * hot_share), both - least))
-        self.sizes = replace(self.sizes, hot_rows_bytes=hot, waiting_bytes=both - hot)
-        del self._hot, self._room  # before the new ones, which may take their place in memory
+        """Share out anew what hot and waiting rows hold."""
+        grows = hot_share > self.sizes.hot_share
+        self.sizes = self.sizes.with_hot_share(hot_share)
+        self._split.share, self._resize_to = hot_share, None
         for name in ("hot_rows", "waiting"):
             self.budget.release(name)
         for name in ("hot_rows", "waiting"):
             self.budget.reserve(name, getattr(self.sizes, f"{name}_bytes"))
-        self._hot, self._room = self._no_hot_rows(), self._no_waiting_rows()
-        self._resize_to = None
+        # First the one that gives memory, then the one that takes it.
+        for resize in (self._resize_room, self._resize_hot) if grows else (self._resize_hot, self._resize_room):
+            resize()
+
+    def _resize_hot(self) -> None:
+        if isinstance(self._hot, RowCache):
+            self._hot.resize(self.sizes.hot_rows_bytes)
+
+    def _resize_room(self) -> None:
+        if not self._room.can_resize:
+            del self._room  # before the new one, which may take its place in memory
+            self._room = self._no_waiting_rows()
+            return
+        moved = self._room.resize(self.sizes.waiting_bytes)
+        for service in self._services:
+            service.slots[:] = moved[service.slots]
+        self._given = {int(moved[slot]): given for slot, given in self._given.items()}
 
     def _encode(self, batch: pa.RecordBatch, misses: Int64s) -> tuple[tuple[Any, Int64s], int]:
         """The misses as rows, as far as they can wait; and how many rows of the batch those concern."""
@@ -372,7 +396,6 @@ class TideJoin(RegionJoin):
             )
         self._clear()
         if facts["hot_share"] != self._split.share:  # what waited then must find room now
-            self._split.share = facts["hot_share"]
             self._resize(facts["hot_share"])
         self._resize_to = None
         for name in ("leaving", "arrivals"):

@@ -1,13 +1,13 @@
 """How `tide` splits a budget."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from tidemill.core.errors import BudgetError
 from tidemill.core.units import format_bytes
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.arrivals import WORK_BYTES_PER_ROW
 from tidemill.join.parts.frequency import LEAST_BYTES as LEAST_SKETCH_BYTES
-from tidemill.join.parts.split import START_SHARE
+from tidemill.join.parts.split import START_SHARE, MissCosts
 from tidemill.join.parts.waiting_room import REGION_BYTES
 from tidemill.master.protocol import Master
 
@@ -39,16 +39,33 @@ class TideSizes:
     regions_per_read: int
     reads_per_step: int
     reads_ahead: int
+    moves_memory: bool = True
+    """Whether hot and waiting rows may share their memory otherwise as the stream goes."""
+    miss_costs: MissCosts = field(default_factory=MissCosts)
+    """By which they do."""
 
     def __post_init__(self) -> None:
-        wrong = [name for name, value in vars(self).items() if value <= 0]
-        if wrong:
+        if min(self._numbers()) <= 0:
             raise BudgetError(
                 f"a tide join cannot work with {self}",
                 code="bad_sizes",
                 next_move="make each part more than zero",
                 sizes=dict(vars(self)),
             )
+
+    def _numbers(self) -> list[int]:
+        return [value for name, value in vars(self).items() if name not in ("moves_memory", "miss_costs")]
+
+    @property
+    def hot_share(self) -> float:
+        """Of hot rows, in what they share with waiting ones."""
+        return self.hot_rows_bytes / (self.hot_rows_bytes + self.waiting_bytes)
+
+    def with_hot_share(self, share: float) -> "TideSizes":
+        """The same with another share for hot rows; what arrives can still wait."""
+        both = self.hot_rows_bytes + self.waiting_bytes
+        hot = max(64, min(int(both * share), both - 2 * self.arrivals_bytes))
+        return replace(self, hot_rows_bytes=hot, waiting_bytes=both - hot)
 
     @property
     def pages_per_step(self) -> int:
@@ -64,17 +81,60 @@ class TideSizes:
 
     @classmethod
     def from_budget(cls, master: Master, plan: OutputPlan, total_bytes: int) -> "TideSizes":
-        """The split of `total_bytes`: small parts for what only passes through, the rest for hot and waiting rows."""
-        stream_row = plan.stream_row_bytes + 24
-        longest = _longest_page_bytes(master)
-        output_row = 3 * (stream_row + max(master.row_bytes, master.longest_page_bytes))
+        """The split of `total_bytes` for this master data and stream."""
+        return cls.from_numbers(
+            total_bytes,
+            stream_row_bytes=plan.stream_row_bytes,
+            master_row_bytes=master.row_bytes,
+            page_bytes=master.longest_page_bytes,
+            page_work_bytes=master.rows_buffer_bytes([0]) - master.longest_page_bytes if master.pages else 0,
+            pages=master.pages,
+            index_bytes=master.index_bytes,
+        )
+
+    @classmethod
+    def from_numbers(
+        cls,
+        total_bytes: int,
+        *,
+        stream_row_bytes: int,
+        master_row_bytes: int,
+        page_bytes: int,
+        page_work_bytes: int,
+        pages: int,
+        index_bytes: int,
+        hot_share: float = START_SHARE,
+        most_region_pages: int = PAGES_OF_A_REGION,
+        most_regions_per_read: int = _MOST_REGIONS_PER_READ,
+        moves_memory: bool = True,
+        miss_costs: MissCosts | None = None,
+    ) -> "TideSizes":
+        """The split of `total_bytes`: small parts for what only passes through, the rest for hot and waiting rows.
+
+        Args:
+            total_bytes: The budget.
+            stream_row_bytes: Expected size of a stream row.
+            master_row_bytes: Of a master row on average.
+            page_bytes: Of the longest page.
+            page_work_bytes: Held beside the rows of a page while it is read.
+            pages: Of the master data.
+            index_bytes: Of the store's index.
+            hot_share: Of what is left, for hot rows at first.
+            most_region_pages: Of a region; fewer where the budget is small.
+            most_regions_per_read: Of one read of whole pages; fewer where the budget is small.
+            moves_memory: Whether `hot_share` may change as the stream goes.
+            miss_costs: By which it does.
+        """
+        stream_row = stream_row_bytes + 24
+        longest = page_bytes + max(4096, page_work_bytes)
+        output_row = 3 * (stream_row + max(master_row_bytes, page_bytes))
         least = {
             "arrivals": 2 * (stream_row + WORK_BYTES_PER_ROW),
             "hot_rows": 64,
             "sketch": LEAST_SKETCH_BYTES,
             "waiting": 6 * (stream_row + WORK_BYTES_PER_ROW) + 256,  # whatever arrives can wait
             "disk_buffer": 2 * longest,
-            "index": master.index_bytes + master.pages * _INDEX_BYTES_OF_A_REGION + 64,
+            "index": index_bytes + pages * _INDEX_BYTES_OF_A_REGION + 64,
             "output": output_row,
         }
         spare = total_bytes - sum(least.values())
@@ -88,17 +148,15 @@ class TideSizes:
             )
         # Regions need less index than pages: what is counted too much for the least budget comes back here.
         region_pages = 1
-        while region_pages < PAGES_OF_A_REGION and 12 * region_pages * longest <= spare:
+        while region_pages < most_region_pages and 12 * region_pages * longest <= spare:
             region_pages *= 2
-        regions = -(-master.pages // region_pages)
-        index = master.index_bytes + regions * _INDEX_BYTES_OF_A_REGION + 64
+        regions = -(-pages // region_pages)
+        index = index_bytes + regions * _INDEX_BYTES_OF_A_REGION + 64
         spare += least["index"] - index
         region_bytes = region_pages * (longest - 4096) + 4096  # read together: aligned once
         # A read costs as much work as two regions take to read: at small budgets fewer and larger ones are better.
         reads_ahead = _READS_AHEAD if spare > _READS_AHEAD * 32 * region_bytes else 1
-        regions_per_read = max(
-            1, min(_MOST_REGIONS_PER_READ, spare // (3 * (1 + reads_ahead) * region_bytes))
-        )
+        regions_per_read = max(1, min(most_regions_per_read, spare // (3 * (1 + reads_ahead) * region_bytes)))
         parts = {
             "arrivals_bytes": least["arrivals"] + min(spare // 16, _MOST_ARRIVALS_BYTES),
             "sketch_bytes": least["sketch"] + spare // 20,
@@ -106,23 +164,19 @@ class TideSizes:
             "output_bytes": least["output"] + min(spare // 8, _MOST_OUTPUT_BYTES),
         }  # fmt: skip
         left = total_bytes - index - sum(parts.values())
-        hot = int(left * START_SHARE)
+        hot = max(64, int(left * hot_share))
         return cls(
             index_bytes=index,
-            hot_rows_bytes=max(64, hot),
-            waiting_bytes=left - max(64, hot),
+            hot_rows_bytes=hot,
+            waiting_bytes=left - hot,
             region_pages=region_pages,
             regions_per_read=regions_per_read,
             reads_per_step=_READS_PER_STEP,
             reads_ahead=reads_ahead,
+            moves_memory=moves_memory,
+            miss_costs=miss_costs or MissCosts(),
             **parts,
         )
 
 
-def _longest_page_bytes(master: Master) -> int:
-    """Memory that reading a page takes at most, with what is held beside its rows."""
-    beside = master.rows_buffer_bytes([0]) - master.longest_page_bytes if master.pages else 0
-    return master.longest_page_bytes + max(4096, beside)
-
-
-__all__ = ["RESERVED", "TideSizes"]
+__all__ = ["PAGES_OF_A_REGION", "RESERVED", "TideSizes"]

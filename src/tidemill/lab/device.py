@@ -28,6 +28,8 @@ class DeviceCurve:
     bytes_per_s: dict[int, float]
     alone_bytes_per_s: dict[int, float] = field(default_factory=dict)
     """The same with one read after the other."""
+    by_in_flight: dict[int, dict[int, float]] = field(default_factory=dict)
+    """All that was measured, by reads in flight and size."""
 
     @property
     def best_bytes_per_s(self) -> float:
@@ -54,6 +56,7 @@ def measure_device(file: Path) -> DeviceCurve:
         return DeviceCurve(
             {size: max(found) for size, found in speeds.items()},
             {size: found[0] for size, found in speeds.items()},
+            {n: {size: found[i] for size, found in speeds.items()} for i, n in enumerate(READS_IN_FLIGHT)},
         )
     finally:
         os.close(handle)

@@ -15,6 +15,7 @@ from typing import Any
 from tidemill.core.memory import MemoryBudget
 from tidemill.join.catalog import make_join
 from tidemill.join.drive import drive
+from tidemill.join.parts.arrivals import WORK_BYTES_PER_ROW
 from tidemill.join.protocol import SemiStreamJoin, StepReport
 from tidemill.lab.data.data_set import DataSet, open_master
 from tidemill.lab.virtual_rows import as_stored, open_store, stream_batches, stream_schema
@@ -37,6 +38,8 @@ class Counts:
     """All that a join did up to a moment."""
 
     rows_in: int = 0
+    looked_at: float = 0.0
+    """Rows that came, without those that arrived and were not looked at yet."""
     finished: int = 0
     waited: int = 0
     hot_hits: int = 0
@@ -95,7 +98,7 @@ def run_virtual(
         sizes: Its split; the join's own if None.
         seed: Of the stream.
         stream_rows: Rows of a stretch. None for at least 10,000, six for each row that waits and sixteen for each
-            hot one: then ends of a stretch do not matter. At most twelve stretches are run.
+            hot one: then ends of a stretch do not matter. Two for each row that waits in any case. At most twelve stretches are run.
         folder: Where master data is kept for other runs.
         data: Rows to join, with seeds of their own, where those made from the workload will not do.
     """
@@ -152,21 +155,25 @@ class _Counting:
 
     def _stretch(self, rows: int | None) -> Counts:
         begin = self._now.rows_in
-        while self._now.rows_in - begin < (rows or self._rows_wanted()):
+        while self._now.rows_in - begin < self._rows_wanted(rows):
             self._see(next(self._reports))
         return self._now
 
-    def _rows_wanted(self) -> int:
+    def _rows_wanted(self, given: int | None) -> int:
+        if given is not None:
+            return max(given, 2 * self._most_waiting)
         hot_rows = self.held.get("hot_rows", 0) // self._workload.master_row_bytes
         return max(_LEAST_ROWS, _ROWS_PER_WAITING_ROW * self._most_waiting, _ROWS_PER_HOT_ROW * hot_rows)
 
     def _see(self, report: StepReport) -> None:
         now, held = self._now, report.held_bytes
         self.held = dict(held)
-        waiting = max(0.0, self._join.pending_rows - held["arrivals"] / self._workload.stream_row_bytes)
+        arrived = held["arrivals"] / (self._workload.stream_row_bytes + WORK_BYTES_PER_ROW)
+        waiting = max(0.0, self._join.pending_rows - arrived)
         self._most_waiting = max(self._most_waiting, int(waiting))
         self._now = Counts(
             rows_in=now.rows_in + report.rows_in,
+            looked_at=now.rows_in + report.rows_in - arrived,
             finished=now.finished + report.emitted_rows + report.dropped_rows,
             waited=now.waited + report.waited_rows,
             hot_hits=now.hot_hits + report.hot_hits,
@@ -189,9 +196,9 @@ def _state(algorithm: str, master: MasterData, counts: Counts, held: dict[str, i
     A stretch may begin with a full room and end with an empty one: so reads are shared out among the rows that left
     their place, and these among the rows that came.
     """
-    rows_in, finished = max(1, counts.rows_in), max(1, counts.finished)
-    miss_share = counts.waited / rows_in
-    removed = counts.waited - (counts.rows_in - counts.finished)
+    looked_at, finished = max(1.0, counts.looked_at), max(1, counts.finished)
+    miss_share = counts.waited / looked_at
+    removed = counts.waited - (looked_at - counts.finished)
     share = miss_share / removed if counts.waited and removed > 0 else 1 / finished
     has_hot_rows = counts.hot_bytes > 0 or bool({"hot_rows", "resident"} & held.keys())
     disk = Work(
@@ -206,7 +213,7 @@ def _state(algorithm: str, master: MasterData, counts: Counts, held: dict[str, i
         added=miss_share,
         removed=miss_share,
         output_rows=counts.output_rows / finished,
-        hot_changes=counts.hot_changes / rows_in,
+        hot_changes=counts.hot_changes / looked_at,
     )
     return SteadyState(
         work_per_row=stream + disk,

@@ -42,9 +42,12 @@ def open_store(workload: Workload, folder: Path) -> MasterData:
 
 
 def as_stored(workload: Workload, master: MasterData) -> Workload:
-    """The same workload with the pages that the store has."""
+    """The same workload with the pages that the store has, and the columns of the stream."""
     return replace(
-        workload, page_bytes=master.longest_page_bytes, page_rows=master.rows / max(1, master.pages)
+        workload,
+        page_bytes=master.longest_page_bytes,
+        page_rows=master.rows / max(1, master.pages),
+        stream_columns=len(stream_schema(workload)),
     )
 
 

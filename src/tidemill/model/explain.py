@@ -1,6 +1,6 @@
 """Every join on one workload and memory: what is predicted for each, and which one `auto` takes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,13 +10,16 @@ from tidemill.model.tune import Plan, best_rate
 from tidemill.model.work import Costs
 from tidemill.model.workload import Workload
 
+CostsOf = Callable[[str], Costs]
+"""Costs by the name of a join: a calibration tells apart how joins read."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
     """The choice of `auto` beside all that it was chosen from."""
 
     workload: Workload
-    costs: Costs
+    costs_of: CostsOf
     memory_bytes: int
     chosen: Plan
     default_rows_per_s: Mapping[str, float]
@@ -43,7 +46,7 @@ class Explanation:
         }
 
     def _numbers(self, plan: Plan) -> dict[str, Any]:
-        state = plan.state
+        state, costs = plan.state, self.costs_of(plan.algorithm)
         return {
             "algorithm": plan.algorithm,
             "rows_per_s": plan.rows_per_s,
@@ -51,17 +54,17 @@ class Explanation:
             "reads_per_row": state.work_per_row.reads,
             "read_bytes_per_row": state.work_per_row.read_bytes,
             "hit_share": state.hit_share,
-            "waiting_seconds": state.waiting_seconds(self.costs),
+            "waiting_seconds": state.waiting_seconds(costs),
             "memory_bytes": dict(state.memory_bytes),
-            "seconds_per_row": state.seconds_by_part(self.costs),
+            "seconds_per_row": state.seconds_by_part(costs),
         }
 
 
 def explain_join(
-    workload: Workload, costs: Costs, memory_bytes: int, *, algorithms: Sequence[str] = MODELLED
+    workload: Workload, costs_of: CostsOf, memory_bytes: int, *, algorithms: Sequence[str] = MODELLED
 ) -> Explanation:
     """What each of the joins would do; a `BudgetError` names the least memory when none can work."""
-    chosen = best_rate(workload, costs, memory_bytes, algorithms=algorithms)
+    chosen = best_rate(workload, costs_of, memory_bytes, algorithms=algorithms)
     default_rows_per_s: dict[str, float] = {}
     least_bytes: dict[str, int] = {}
     for name in algorithms:
@@ -71,10 +74,10 @@ def explain_join(
         except BudgetError as refusal:
             least_bytes[name] = refusal.least_bytes
         else:
-            default_rows_per_s[name] = model.steady_state(workload, sizes).rows_per_s(costs)
+            default_rows_per_s[name] = model.steady_state(workload, sizes).rows_per_s(costs_of(name))
     return Explanation(
         workload=workload,
-        costs=costs,
+        costs_of=costs_of,
         memory_bytes=memory_bytes,
         chosen=chosen,
         default_rows_per_s=default_rows_per_s,
@@ -82,4 +85,4 @@ def explain_join(
     )
 
 
-__all__ = ["Explanation", "explain_join"]
+__all__ = ["CostsOf", "Explanation", "explain_join"]

@@ -46,9 +46,11 @@ class SteadyState:
 
 
 def memory_split(sizes: object) -> dict[str, int]:
-    """Bytes of each reservation, by its name, from the sizes of any join."""
+    """Bytes of each reservation, by its name, from the sizes of any join; bounds such as `least_…` are none."""
     return {
-        name.removesuffix("_bytes"): value for name, value in vars(sizes).items() if name.endswith("_bytes")
+        name.removesuffix("_bytes"): value
+        for name, value in vars(sizes).items()
+        if name.endswith("_bytes") and not name.startswith(("least_", "most_"))
     }
 
 

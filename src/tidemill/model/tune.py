@@ -1,7 +1,7 @@
 """Both goals of the MESHJOIN paper, for every join: the best rate for a memory, the least memory for a rate."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,6 +14,9 @@ from tidemill.model.workload import Workload
 
 SizesFrom = Literal["tuner", "default"]
 """Whether sizes are chosen from the grid of a model, or are those that the join takes by itself."""
+
+AnyCosts = Costs | Callable[[str], Costs]
+"""The same for all joins, or by their names: what a calibration measured for the way in which each works."""
 
 PREFERRED = "tide"
 TIE_SHARE = 0.1
@@ -40,7 +43,7 @@ class Plan:
 
 def best_rate(
     workload: Workload,
-    costs: Costs,
+    costs: AnyCosts,
     memory_bytes: int,
     *,
     algorithms: Sequence[str | CostModel] = MODELLED,
@@ -50,7 +53,7 @@ def best_rate(
 
     Args:
         workload: What is joined.
-        costs: Of this machine and disk.
+        costs: Of this machine and disk; for all joins, or by name.
         memory_bytes: For everything that the join holds.
         algorithms: To choose from: names, or models of one's own.
         sizes: "tuner" tries the grid of sizes of each model, "default" takes the sizes of the join itself.
@@ -74,7 +77,7 @@ def best_rate(
 
 def least_memory(
     workload: Workload,
-    costs: Costs,
+    costs: AnyCosts,
     rows_per_s: float,
     *,
     algorithms: Sequence[str | CostModel] = MODELLED,
@@ -85,7 +88,7 @@ def least_memory(
 
     Args:
         workload: What is joined.
-        costs: Of this machine and disk.
+        costs: Of this machine and disk; for all joins, or by name.
         rows_per_s: Wanted; the arrival rate and some more.
         algorithms: To choose from: names, or models of one's own.
         sizes: As for `best_rate`.
@@ -122,7 +125,7 @@ class _Search:
     """The least memory with which one join reaches a rate, and the best seen on the way."""
 
     def __init__(
-        self, model: CostModel, workload: Workload, costs: Costs, rows_per_s: float, sizes: SizesFrom
+        self, model: CostModel, workload: Workload, costs: AnyCosts, rows_per_s: float, sizes: SizesFrom
     ) -> None:
         self.model = model
         self._case = workload, costs
@@ -180,7 +183,7 @@ def _models(algorithms: Iterable[str | CostModel]) -> list[CostModel]:
 
 
 def _plans(
-    models: Iterable[CostModel], workload: Workload, costs: Costs, memory_bytes: int, sizes: SizesFrom
+    models: Iterable[CostModel], workload: Workload, costs: AnyCosts, memory_bytes: int, sizes: SizesFrom
 ) -> tuple[list[Plan], list[BudgetError]]:
     """The best plan of each join that can work with the memory, and why the others cannot."""
     plans: list[Plan] = []
@@ -193,7 +196,7 @@ def _plans(
     return plans, refusals
 
 
-def _plan(model: CostModel, workload: Workload, costs: Costs, memory_bytes: int, sizes: SizesFrom) -> Plan:
+def _plan(model: CostModel, workload: Workload, costs: AnyCosts, memory_bytes: int, sizes: SizesFrom) -> Plan:
     """The fastest of the sizes that one join may take."""
     default = model.default_sizes(workload, memory_bytes)
     tried = [default] if sizes == "default" else [default, *model.size_grid(workload, memory_bytes)]
@@ -201,15 +204,19 @@ def _plan(model: CostModel, workload: Workload, costs: Costs, memory_bytes: int,
     return max(plans, key=lambda plan: plan.rows_per_s)
 
 
-def _predicted(model: CostModel, workload: Workload, costs: Costs, sizes: Any) -> Plan:
+def _predicted(model: CostModel, workload: Workload, costs: AnyCosts, sizes: Any) -> Plan:
     state = model.steady_state(workload, sizes)
     return Plan(
         algorithm=model.name,
         sizes=sizes,
         state=state,
-        rows_per_s=state.rows_per_s(costs),
+        rows_per_s=state.rows_per_s(_costs_of(model.name, costs)),
         memory_bytes=sum(state.memory_bytes.values()),
     )
+
+
+def _costs_of(algorithm: str, costs: AnyCosts) -> Costs:
+    return costs if isinstance(costs, Costs) else costs(algorithm)
 
 
 def _is_tie(algorithm: str, more: float, less: float) -> bool:
@@ -221,7 +228,7 @@ def _least_bytes(refusal: TidemillError, otherwise: int) -> int:
 
 
 def _out_of_reach(
-    searches: Sequence[_Search], costs: Costs, rows_per_s: float, most_bytes: int
+    searches: Sequence[_Search], costs: AnyCosts, rows_per_s: float, most_bytes: int
 ) -> TidemillError:
     """No join reaches the rate: because the processor does not, or within this memory."""
     tried = [search.best for search in searches if search.best is not None]
@@ -261,13 +268,13 @@ def _out_of_reach(
     )
 
 
-def _row_seconds(plan: Plan, costs: Costs) -> float:
+def _row_seconds(plan: Plan, costs: AnyCosts) -> float:
     """What a row takes however much memory there is."""
-    parts = plan.state.seconds_by_part(costs)
+    parts = plan.state.seconds_by_part(_costs_of(plan.algorithm, costs))
     return sum(parts[part] for part in _FIXED_PARTS)
 
 
-def _why_fast(chosen: Plan, others: Sequence[Plan], costs: Costs) -> str:
+def _why_fast(chosen: Plan, others: Sequence[Plan], costs: AnyCosts) -> str:
     why = f"{format_count(chosen.rows_per_s)} rows/s predicted"
     if others:
         ratio = chosen.rows_per_s / others[0].rows_per_s
@@ -278,10 +285,10 @@ def _why_fast(chosen: Plan, others: Sequence[Plan], costs: Costs) -> str:
     return f"{why}; {_where_time_goes(chosen, costs)}"
 
 
-def _where_time_goes(plan: Plan, costs: Costs) -> str:
-    parts = plan.state.seconds_by_part(costs)
+def _where_time_goes(plan: Plan, costs: AnyCosts) -> str:
+    parts = plan.state.seconds_by_part(_costs_of(plan.algorithm, costs))
     part, seconds = max(parts.items(), key=lambda one: one[1])
     return f"most of a row's time, {seconds / sum(parts.values()):.0%}, goes into {part.replace('_', ' ')}"
 
 
-__all__ = ["PREFERRED", "TIE_SHARE", "Plan", "SizesFrom", "best_rate", "least_memory"]
+__all__ = ["PREFERRED", "TIE_SHARE", "AnyCosts", "Plan", "SizesFrom", "best_rate", "least_memory"]

@@ -30,6 +30,8 @@ class Workload:
     page_rows: float | None = None
     """Of a page of an open store on average; None for as many as fit by their bytes."""
     index_bytes_per_page: int = 16
+    stream_columns: int = 0
+    """Of the stream, where known: a join expects a byte more for each."""
 
     def __post_init__(self) -> None:
         counts = (self.master_rows, self.master_row_bytes, self.stream_row_bytes, self.page_bytes)
@@ -54,6 +56,11 @@ class Workload:
             page_bytes=master.longest_page_bytes,
             page_rows=master.rows / max(1, master.pages),
         )
+
+    @property
+    def expected_stream_row_bytes(self) -> int:
+        """What a join splits its memory by."""
+        return self.stream_row_bytes + self.stream_columns
 
     @property
     def rows_per_page(self) -> float:

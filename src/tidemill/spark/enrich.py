@@ -15,10 +15,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidemill.core.errors import SpecError
-from tidemill.core.units import parse_bytes
 from tidemill.join.conditions import Condition
 from tidemill.join.output import Columns, How
 from tidemill.master import MasterData
+from tidemill.spark.auto import Wish, decided
 from tidemill.spark.columns import METRICS_COLUMN
 from tidemill.spark.executors import context_of, tasks_at_a_time, tasks_of_a_host
 from tidemill.spark.host import HostedJoins
@@ -46,6 +46,8 @@ def enrich(
     prefix: str | None = None,
     memory: str | int = "256 MB",
     algorithm: str = "auto",
+    rate: float | None = None,
+    zipf: float | None = None,
     matched_as: str | None = None,
     as_of: str | None = None,
     condition: Condition | None = None,
@@ -71,8 +73,11 @@ def enrich(
         how: inner, left, semi or anti.
         columns: Master columns to add, or a mapping from their names to new names; all but the key when left out.
         prefix: Before the names of master columns that are not renamed.
-        memory: Budget of this call on each host, for all of its workers together.
-        algorithm: "auto" or the name of a join.
+        memory: Budget of this call on each host, for all of its workers together; "auto" for the least that is predicted to
+            keep up with `rate`.
+        algorithm: The name of a join, or "auto" for the one that the cost models find fastest (docs/tuning.md).
+        rate: With memory="auto": rows a second that each host must keep up with.
+        zipf: Skew of the keys, for the cost models; 0 is uniform, and 1 is assumed when left out.
         matched_as: With how="left", a boolean column that is true where a master row matched.
         as_of: Time column of the rows: each meets the version of its master row that was valid then.
         condition: In place of equal keys, such as `Between`; for joins that scan.
@@ -89,20 +94,22 @@ def enrich(
     """
     if late != "emit" or parking is not None:
         return _with_fates(rows, master, on, late, parking, how=how, matched_as=matched_as, columns=columns, prefix=prefix,
-            memory=memory, algorithm=algorithm, as_of=as_of, condition=condition, refresh=refresh, tasks=tasks,
+            memory=memory, algorithm=algorithm, rate=rate, zipf=zipf, as_of=as_of, condition=condition, refresh=refresh, tasks=tasks,
             observe_as=observe_as, hot_rows=hot_rows)  # fmt: skip
     lookups = as_lookups(
         master, on=on, how=how, columns=columns, prefix=prefix, matched_as=matched_as, as_of=as_of, condition=condition
     )  # fmt: skip
     context = context_of(rows)
     row_schema = schema or rows.schema
-    told = plan_lookups(lookups, row_schema, algorithm, Refresh.parse(refresh), parse_bytes(memory))
+    workers = workers_of_host(context)
+    wish = Wish.of(memory=memory, algorithm=algorithm, rate=rate, zipf=zipf)
+    told = plan_lookups(lookups, row_schema, Refresh.parse(refresh), wish, workers)
     token = uuid.uuid4().hex
     observation = _observation(rows, observe_as, schema, f"{OBSERVED_PREFIX} {told[0].name} {token[:8]}")
     hosted = HostedJoins(
         token=token,
         lookups=told,
-        workers=workers_of_host(context),
+        workers=workers,
         folder=(Path(hot_rows) if hot_rows is not None else own_temporary_folder()).absolute(),
         tells=observation is not None,
     )
@@ -163,17 +170,22 @@ def _observation(
 
 
 def plan_lookups(
-    lookups: list[Lookup], rows: StructType, algorithm: str, refresh: Refresh, memory_bytes: int
+    lookups: list[Lookup], rows: StructType, refresh: Refresh, wish: Wish, workers: int
 ) -> tuple[HostedLookup, ...]:
-    """Each lookup on the output of the one before it, with memory by the bytes of its master rows."""
+    """Each lookup on the output of the one before it, with memory by the bytes of its master rows or by its rate."""
     if not lookups:
         raise SpecError("there is nothing to enrich with", code="no_master", next_move="give a master store")
     arrow_rows = to_arrow_schema(rows, timezone="UTC")
     sizes = [max(1, lookup.master.rows * lookup.master.row_bytes) for lookup in lookups]
+    wish = wish.divided(len(lookups))
     chain: list[HostedLookup] = []
     for lookup, size in zip(lookups, sizes, strict=True):
-        share = int(memory_bytes * (_EVEN_SHARE / len(sizes) + (1 - _EVEN_SHARE) * size / sum(sizes)))
-        told = planned(lookup, arrow_rows, algorithm=algorithm, refresh=refresh, memory_bytes=share)
+        share = _EVEN_SHARE / len(sizes) + (1 - _EVEN_SHARE) * size / sum(sizes)
+        memory_bytes = int(share * (wish.memory_bytes or 0))
+        told = planned(
+            lookup, arrow_rows, algorithm=wish.algorithm, refresh=refresh, memory_bytes=memory_bytes
+        )
+        told = decided(told, lookup.master, wish, workers)
         arrow_rows = told.output_schema
         chain.append(told)
     return tuple(chain)

@@ -11,10 +11,11 @@ from pyspark.sql import DataFrame
 from rich.console import Console, Group
 from rich.table import Table
 
-from tidemill.core.units import format_bytes, format_count, parse_bytes
+from tidemill.core.units import format_bytes, format_count
 from tidemill.join.catalog import JOINS
 from tidemill.join.tide import TideJoin
 from tidemill.master import MasterData
+from tidemill.spark.auto import Wish
 from tidemill.spark.enrich import as_lookups, enrich, plan_lookups, workers_of_host
 from tidemill.spark.executors import context_of
 from tidemill.spark.explain_settings import MissingSetting, missing_settings
@@ -108,20 +109,20 @@ def explain(
     bound.apply_defaults()
     asked = bound.arguments
     lookups = as_lookups(master, **{name: asked[name] for name in _OF_A_LOOKUP})
-    refresh, memory_bytes = Refresh.parse(asked["refresh"]), parse_bytes(asked["memory"])
-    planned = plan_lookups(lookups, asked["schema"] or rows.schema, asked["algorithm"], refresh, memory_bytes)
+    refresh = Refresh.parse(asked["refresh"])
+    wish = Wish.of(**{name: asked[name] for name in ("memory", "algorithm", "rate", "zipf")})
     context = context_of(rows)
     workers = workers_of_host(context)
+    planned = plan_lookups(lookups, asked["schema"] or rows.schema, refresh, wish, workers)
     session = rows.sparkSession
     told = Explanation(
-        memory_bytes=memory_bytes,
+        memory_bytes=sum(hosted.memory_bytes for hosted in planned),
         workers=workers,
         tasks=_tasks(asked["tasks"], None if context is None else int(context.defaultParallelism)),
         refresh=_refresh(refresh, is_streaming=asked["schema"] is not None or rows.isStreaming),
         observed=_observed(asked["observe_as"], is_streaming=asked["schema"] is None and rows.isStreaming),
         lookups=tuple(
-            _explained(lookup, hosted, asked["algorithm"], workers)
-            for lookup, hosted in zip(lookups, planned, strict=True)
+            _explained(lookup, hosted, workers) for lookup, hosted in zip(lookups, planned, strict=True)
         ),
         missing_settings=tuple(missing_settings(lambda key: session.conf.get(key, None))),
     )
@@ -129,7 +130,7 @@ def explain(
     return told
 
 
-def _explained(lookup: Lookup, hosted: HostedLookup, wish: str, workers: int) -> LookupExplained:
+def _explained(lookup: Lookup, hosted: HostedLookup, workers: int) -> LookupExplained:
     master = lookup.master
     check_budget(master, hosted, workers)
     master_bytes = master.rows * master.row_bytes
@@ -141,7 +142,7 @@ def _explained(lookup: Lookup, hosted: HostedLookup, wish: str, workers: int) ->
         lookup=hosted.name,
         path=str(hosted.master_path),
         algorithm=hosted.algorithm,
-        why=_why(lookup, wish),
+        why=hosted.why,
         how=lookup.how,
         version=master.version,
         version_age_seconds=round(time.time() - master.manifest.created_unix_ms / 1000, 1),
@@ -174,17 +175,6 @@ def _parts(sizes: object) -> dict[str, int]:
     return {
         name.removesuffix("_bytes"): value for name, value in vars(sizes).items() if name.endswith("_bytes")
     }
-
-
-def _why(lookup: Lookup, wish: str) -> str:
-    if wish != "auto":
-        return "asked for"
-    if lookup.condition is not None:
-        return "a condition other than equal keys: rows meet every page of one scan after the other"
-    return (
-        "most rows meet a hot row in memory, the others wait until one read serves all that need a page; "
-        "the default until cost models choose"
-    )
 
 
 def _tasks(wish: int | None, cores: int | None) -> str:

@@ -17,8 +17,11 @@ from tidemill.spark.refresh import Refresh
 
 On = str | Sequence[str] | Mapping[str, str]
 DEFAULT_ALGORITHM = "tide"
-"""What "auto" means until the cost models choose; with a condition other than equal keys it is "mesh"."""
-_DEFAULT_FOR_CONDITIONS = "mesh"
+"""What "auto" stands for until the cost models have chosen (`auto.py`); with a condition other than equal keys it is "mesh"."""
+_FOR_CONDITIONS = (
+    "mesh",
+    "a condition other than equal keys: rows meet every page of one scan after the other",
+)
 _FAST_BYTES_PER_SECOND = 1e9
 """From here on a page is read sooner than it is posted and copied: 1.45 s instead of 2.1 s for a batch of 200,000 rows on
 two cores and a disk with 2.8 GB/s."""
@@ -63,6 +66,8 @@ class HostedLookup:
     as_of: AsOf | None
     condition: Condition | None
     algorithm: str
+    why: str
+    """It is this algorithm."""
     memory_bytes: int
     """On a host, for all workers together."""
     shares_reads: bool
@@ -79,8 +84,9 @@ def planned(
     """The checked lookup for rows of that schema."""
     if algorithm != "auto" and algorithm not in JOINS:
         raise unknown_choice("algorithm", algorithm, sorted(["auto", *JOINS]))
+    why = "asked for"
     if algorithm == "auto":
-        algorithm = DEFAULT_ALGORITHM if lookup.condition is None else _DEFAULT_FOR_CONDITIONS
+        algorithm, why = (DEFAULT_ALGORITHM, "") if lookup.condition is None else _FOR_CONDITIONS
     master = lookup.master
     plan, as_of = _plan(lookup, rows, algorithm)
     return HostedLookup(
@@ -92,6 +98,7 @@ def planned(
         as_of=as_of,
         condition=lookup.condition,
         algorithm=algorithm,
+        why=why,
         memory_bytes=memory_bytes,
         shares_reads=bytes_per_second(master.path, master.version) < _FAST_BYTES_PER_SECOND,
     )

@@ -79,14 +79,19 @@ def check_budget(master: MasterData, lookup: HostedLookup, workers: int) -> None
     try:
         kind.sizes_for(master, lookup.plan, join_bytes(lookup.memory_bytes, workers))
     except BudgetError as error:
-        least = error.least_bytes * workers / (1 - TRANSPORT_SHARE)
-        raise BudgetError(
-            f"{format_bytes(lookup.memory_bytes)} for {lookup.name} is too little for {workers} workers of a host",
-            code="budget_too_small",
-            next_move=f"give at least {format_bytes(math.ceil(least / 1e5) * 1e5)}",
-            total_bytes=lookup.memory_bytes,
-            least_bytes=math.ceil(least),
-        ) from error
+        raise refused_for_host(error, lookup.name, lookup.memory_bytes, workers) from error
+
+
+def refused_for_host(refusal: BudgetError, name: str, memory_bytes: int, workers: int) -> BudgetError:
+    """What the refusal of one worker's join means for the memory of the host."""
+    least = refusal.least_bytes * workers / (1 - TRANSPORT_SHARE)
+    return BudgetError(
+        f"{format_bytes(memory_bytes)} for {name} is too little for {workers} workers of a host",
+        code="budget_too_small",
+        next_move=f"give at least {format_bytes(math.ceil(least / 1e5) * 1e5)}",
+        total_bytes=memory_bytes,
+        least_bytes=math.ceil(least),
+    )
 
 
 class WorkerJoin:
@@ -174,4 +179,4 @@ class WorkerJoin:
         return self.master.changed_codes(version) if identity_number(before.identity) == identity else None
 
 
-__all__ = ["HostShares", "WorkerJoin", "check_budget"]
+__all__ = ["HostShares", "WorkerJoin", "check_budget", "join_bytes", "refused_for_host"]

@@ -2,63 +2,97 @@
 
 import pytest
 
-from tidemill.join.parts.split import SHARES, START_SHARE, Split
+from tidemill.join.parts.split import SHARES, START_SHARE, MissCosts, Split
+from tidemill.model.popularity import Popularity
 
-HOT_BYTES, WAITING_BYTES = 8_000_000, 32_000_000
+BOTH_BYTES, KEYS, HOT_ROW_BYTES = 40_000_000, 10_000_000, 146
+REGION_BYTES = 16 * 16_384
 
 
-def looked(
-    split: Split, miss_share: float, *, region_rows: int = 300, is_hot_full: bool = True
+def split_at(share: float, **options: MissCosts) -> Split:
+    return Split(share, keys=KEYS, hot_row_bytes=HOT_ROW_BYTES, **options)
+
+
+def look(
+    split: Split, zipf: float, *, region_rows: int = 300, rows: int = 100_000_000, is_hot_full: bool = True
 ) -> float | None:
-    """What a look says after a million rows, when each region of 192 KiB served so many."""
+    """What a look says after so many rows of a Zipf stream, when each region served so many."""
+    hot_rows = int(BOTH_BYTES * split.share / HOT_ROW_BYTES)
+    hits = Popularity(KEYS, exponent=zipf).share_of_top(hot_rows)
     period = split.period
-    period.rows, period.misses = 1_000_000, int(1_000_000 * miss_share)
-    period.served_rows = period.misses
-    period.services = period.misses // region_rows
-    period.bytes_read = period.services * 196_608
-    return split.look(hot_bytes=HOT_BYTES, waiting_bytes=WAITING_BYTES, is_hot_full=is_hot_full)
+    period.rows, period.misses = rows, int(rows * (1 - hits))
+    period.served_rows, period.services = period.misses, period.misses // region_rows
+    period.bytes_read = period.services * REGION_BYTES
+    return split.look(
+        both_bytes=BOTH_BYTES, hot_rows=hot_rows, most_waiting=1_000_000, is_hot_full=is_hot_full
+    )
 
 
-@pytest.mark.parametrize(
-    ("miss_share", "expected"),
-    [
-        pytest.param(0.995, SHARES[0], id="uniform: all but a little is for waiting rows"),
-        pytest.param(0.34, None, id="Zipf 1: stays"),
-        pytest.param(0.05, SHARES[SHARES.index(START_SHARE) + 1], id="Zipf 1.25: a step more"),
-    ],
-)
-def test_the_share_follows_the_skew(miss_share: float, expected: float | None):
-    split = Split()
-    assert looked(split, miss_share) == expected
-    assert split.share == (expected or START_SHARE)
-    assert split.period.rows == 0, "a new period begins"
+def settled(zipf: float, share: float = START_SHARE, **options: MissCosts) -> float:
+    split = split_at(share, **options)
+    for _ in range(10):
+        better = look(split, zipf)
+        if better is None:
+            return split.share
+        split.share = better
+    pytest.fail("memory goes to and fro")
+
+
+def test_a_uniform_stream_leaves_all_but_a_little_to_waiting_rows():
+    assert settled(0) == SHARES[0]
+
+
+def test_it_ends_near_the_same_share_wherever_it_begins():
+    ends = [settled(1.0, share) for share in (SHARES[0], START_SHARE, SHARES[-1])]
+    assert max(ends) - min(ends) <= 0.15
+
+
+def test_more_skew_gives_hot_rows_more():
+    assert settled(0) < settled(1.0) < settled(1.25)
+
+
+def test_one_look_is_enough_after_the_skew_has_come():
+    split = split_at(SHARES[0])
+    better = look(split, 1.0, rows=5_000)
+    assert better is not None
+    assert abs(better - settled(1.0)) <= 0.1
+
+
+def test_where_reads_are_dear_waiting_rows_get_more():
+    disk = MissCosts(read_seconds=12.5e-3, bytes_per_s=72e6)
+    assert settled(1.25, costs=disk) < settled(1.25)
 
 
 def test_hot_rows_that_are_not_full_do_not_grow():
-    assert looked(Split(), 0.05, is_hot_full=False) is None
+    assert look(split_at(SHARES[0]), 1.25, is_hot_full=False) is None
 
 
-def test_it_looks_less_often_when_there_was_nothing_to_change():
-    split = Split()
-    split.period.rows = 1_601
-    assert split.is_due(100, 1_600)
-    assert not split.is_due(101, 1_600)
-    looked(split, 0.34)
-    split.period.rows = 1_601
-    assert not split.is_due(100, 1_600)
-    split.period.rows = 3_201
-    assert split.is_due(100, 1_600)
+def test_hot_rows_do_not_shrink_before_they_have_settled():
+    split = split_at(SHARES[-1])
+    assert look(split, 0, rows=1_000_000) is None
+    assert look(split, 0) == SHARES[0]
+
+
+def test_it_waits_longer_each_time_that_it_went_too_far():
+    split = split_at(SHARES[0])
+    for zipf in (1.25, 0):
+        better = look(split, zipf)
+        assert better is not None
+        split.share = better
+    assert look(split, 1.25, rows=500_000) is None, "a second time it waits until hot rows have settled"
+    assert look(split, 1.25) is not None
+
+
+def test_it_looks_when_a_quarter_of_the_room_has_passed():
+    split = split_at(START_SHARE)
+    split.period.rows = 25_001
+    assert not split.is_due(100_000), "nothing was read"
+    split.period.services = 1
+    assert split.is_due(100_000)
+    assert not split.is_due(100_005)
 
 
 def test_without_a_read_nothing_is_said():
-    split = Split()
+    split = split_at(START_SHARE)
     split.period.rows = 10**6
-    assert split.look(hot_bytes=1, waiting_bytes=1, is_hot_full=True) is None
-
-
-def test_from_the_least_share_there_is_a_way_back():
-    split = Split(SHARES[0])
-    period = split.period
-    period.rows, period.misses, period.served_rows, period.services = 1_000_000, 550_000, 550_000, 1_000
-    period.bytes_read = 1_000 * 196_608
-    assert split.look(hot_bytes=800_000, waiting_bytes=39_000_000, is_hot_full=True) == SHARES[1]
+    assert split.look(both_bytes=1, hot_rows=1, most_waiting=1, is_hot_full=True) is None

@@ -9,6 +9,8 @@ from tidemill.master.rows import RowLayout, UInt8s
 ENTRY_BYTES = 18
 """Of a slot: code, place and number of rows, hits."""
 _FILL = 0.7  # of the table: fuller ones are slower to search
+HOT_ENTRY_BYTES = ENTRY_BYTES / _FILL
+"""Beside the row itself."""
 _EVICTED_SHARE = 0.25
 # Probes for each entry. The least used ones are hit once in 16 with Zipf 1: hits that are halved sooner, or a quarter
 # that goes sooner, tell chance from habit no longer. With 42,000 entries 65 % of rows are hits, with 4 and 16 it is 62.
@@ -31,13 +33,12 @@ class RowCache:
     """
 
     def __init__(self, size_bytes: int, row_bytes: int, layout: RowLayout, *, keeps_rows: bool) -> None:
-        each = (row_bytes if keeps_rows else 0) + ENTRY_BYTES / _FILL
-        capacity = max(2, int(size_bytes / each / _FILL))
-        most_entries = min(capacity - 1, int(capacity * _FILL))  # a search ends at a free slot
+        self._entry_bytes = (row_bytes if keeps_rows else 0) + HOT_ENTRY_BYTES
+        capacity, most_entries, left_bytes = self._parts(size_bytes, keeps_rows=keeps_rows)
         self._table = np.zeros((capacity, 2), dtype=np.int64)
         self._hits = np.zeros(capacity, dtype=np.uint16)
-        left_bytes = max(0, size_bytes - capacity * ENTRY_BYTES) if keeps_rows else 0
-        self.rows: UInt8s = np.zeros(left_bytes // 8, dtype=np.uint64).view(np.uint8)
+        self._words = np.zeros(left_bytes // 8, dtype=np.uint64)
+        self.rows: UInt8s = self._words.view(np.uint8)
         self._layout = layout
         self._keeps_rows = keeps_rows
         self._row_shape = (layout.last_open_offset, layout.fixed_bytes)
@@ -47,6 +48,12 @@ class RowCache:
         self._evicted = 0
         self.least_met = 1
         """How often a code must have been met to become hot."""
+
+    def _parts(self, size_bytes: int, *, keeps_rows: bool) -> tuple[int, int, int]:
+        """Slots, entries at most, and bytes for rows."""
+        capacity = max(2, int(size_bytes / self._entry_bytes / _FILL))
+        most_entries = min(capacity - 1, int(capacity * _FILL))  # a search ends at a free slot
+        return capacity, most_entries, max(0, size_bytes - capacity * ENTRY_BYTES) if keeps_rows else 0
 
     @property
     def entries(self) -> int:
@@ -105,14 +112,7 @@ class RowCache:
         """Make room: let the least used entries go, and age the others if it is time."""
         used = self._hits[self._table[:, 1] != 0]
         never_again = min(int(np.count_nonzero(used < 2)), len(used) // 2)  # most of those that came first
-        leave = max(1, int(len(used) * _EVICTED_SHARE), never_again)
-        below = int(np.partition(used, leave - 1)[leave - 1]) if len(used) else 0
-        fewer, equal = int((used < below).sum()), int((used == below).sum())
-        gone = kernels.evict(self._table, self._hits, below, leave - fewer, max(1, equal))
-        self._state[0] -= gone
-        self._evicted += gone
-        if self._keeps_rows:
-            self._state[2] = kernels.close_gaps(self._table, self.rows, self._state[2], *self._row_shape)
+        self._let_go(max(1, int(len(used) * _EVICTED_SHARE), never_again))
         is_soon = self._probed_since < _LEAST_PROBES * len(used)
         if is_soon or self._probed > _PROBES_AN_AGE * len(used):
             np.right_shift(self._hits, 1, out=self._hits)
@@ -124,5 +124,30 @@ class RowCache:
         self._probed_since = 0
         self._state[3] = 0
 
+    def resize(self, size_bytes: int) -> None:
+        """Hold more or fewer bytes from now on; entries with the fewest hits go when there is less room."""
+        capacity, most_entries, left_bytes = self._parts(size_bytes, keeps_rows=self._keeps_rows)
+        while self.entries > most_entries or self._state[2] > left_bytes // 8 * 8:
+            self._let_go(max(1, self.entries - most_entries, self.entries // 16))
+        taken = np.flatnonzero(self._table[:, 1])
+        self._table, self._hits = entries, hits = self._table[taken], self._hits[taken]  # the old ones go now
+        self._table = np.zeros((capacity, 2), dtype=np.int64)
+        self._hits = np.zeros(capacity, dtype=np.uint16)
+        kernels.put_entries(self._table, self._hits, entries, hits)
+        self._words.resize(left_bytes // 8, refcheck=False)
+        self.rows = self._words.view(np.uint8)
+        self._state[1], self._state[3] = most_entries, 0
 
-__all__ = ["RowCache"]
+    def _let_go(self, entries: int) -> None:
+        """Let so many go, those with the fewest hits, and close the gaps."""
+        used = self._hits[self._table[:, 1] != 0]
+        below = int(np.partition(used, entries - 1)[entries - 1]) if len(used) else 0
+        fewer, equal = int((used < below).sum()), int((used == below).sum())
+        gone = kernels.evict(self._table, self._hits, below, entries - fewer, max(1, equal))
+        self._state[0] -= gone
+        self._evicted += gone
+        if self._keeps_rows:
+            self._state[2] = kernels.close_gaps(self._table, self.rows, self._state[2], *self._row_shape)
+
+
+__all__ = ["ENTRY_BYTES", "HOT_ENTRY_BYTES", "RowCache"]

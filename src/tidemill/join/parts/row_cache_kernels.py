@@ -15,6 +15,7 @@ MOST_BYTES_OF_A_KEY = 8 * (2**16 - 1)
 _TABLE = types.Array(types.int64, 2, "C")
 _READ_TABLE = types.Array(types.int64, 2, "C", readonly=True)
 _HITS = types.Array(types.uint16, 1, "C")
+_READ_HITS = types.Array(types.uint16, 1, "C", readonly=True)
 _READ_BOOLS = types.Array(types.boolean, 1, "C", readonly=True)
 _READ_UINT32S = types.Array(types.uint32, 1, "C", readonly=True)
 _MOST_HITS = np.uint16(65535)
@@ -146,6 +147,15 @@ def admit(
         state[2] = end
 
 
+@njit(types.void(_TABLE, _HITS, _READ_TABLE, _READ_HITS), cache=True, nogil=True)
+def put_entries(table: Int64s, hits: UInt16s, entries: Int64s, entry_hits: UInt16s) -> None:
+    """Put codes with their entries and hits into a table that has none of them."""
+    for i in range(len(entries)):
+        slot = _slot_of(table, entries[i, 0])
+        table[slot, 0], table[slot, 1] = entries[i, 0], entries[i, 1]
+        hits[slot] = entry_hits[i]
+
+
 @njit(types.int64(_TABLE, _HITS, types.int64, types.int64, types.int64), cache=True, nogil=True)
 def evict(table: Int64s, hits: UInt16s, below: int, of_equals: int, equals: int) -> int:
     """How many entries went: those with fewer hits than `below`, and so many of the `equals` with exactly that.
@@ -208,4 +218,4 @@ def close_gaps(table: Int64s, arena: UInt8s, end: int, last_open: int, fixed_byt
     return to
 
 
-__all__ = ["MOST_ROWS_OF_A_KEY", "admit", "close_gaps", "evict", "probe", "row_size"]
+__all__ = ["MOST_ROWS_OF_A_KEY", "admit", "close_gaps", "evict", "probe", "put_entries", "row_size"]

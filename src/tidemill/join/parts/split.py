@@ -1,18 +1,30 @@
 """How much of the memory should be hot rows, and how much waiting rows."""
 
 from dataclasses import dataclass
+from typing import Any
 
-SHARES = (0.02, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8)
-"""Of hot rows; a change costs both what they hold, so there are few."""
-START_SHARE = 0.2  # near what arithmetic says for Zipf 1; one or two changes from it for others
-_MISS_SECONDS = 0.4e-6  # of work that a hit saves: wait, find, stage
-_READ_SECONDS = 60e-6  # of a read, whatever its size, with another one in flight
-_BYTES_PER_S = 3.5e9
-# What a byte of hot rows saves on average, by what one of waiting rows saves. The last of 50,000 hot rows is worth half
-# of their average with Zipf 0.5, a twelfth with Zipf 1, a fortieth with Zipf 1.25, as calculated; the average itself can
-# be trusted soon.
-_TOO_LITTLE, _PLENTY = 2.0, 60.0
-_ROWS_PER_LOOK = 16  # for each hot row: sooner most are there by chance
+import numpy as np
+
+SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.27, 0.35, 0.42, 0.5, 0.6, 0.7, 0.8)
+"""Of hot rows, that are compared."""
+START_SHARE = 0.2  # near what arithmetic says for Zipf 1; one change from it for others
+_LEAST_GAIN = 0.02  # of seconds, for which memory is moved
+_LEAST_ROWS = 2_000  # of a period: hits of fewer are chance
+_PROBES_TO_SETTLE = 16  # for each hot row: sooner most are there by chance, and seem worth less than they are
+_MOST_PATIENCE = 64
+_MOST_EXPONENT = 3.0
+_HALVINGS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissCosts:
+    """What a row that is no hit is taken to cost; measured with flash, one read in flight beside another."""
+
+    miss_seconds: float = 0.4e-6
+    """Of work that a hit saves: wait, find, stage."""
+    read_seconds: float = 60e-6
+    """Of a read, whatever its size."""
+    bytes_per_s: float = 3.5e9
 
 
 @dataclass
@@ -30,49 +42,99 @@ class Period:
 class Split:
     """Moves memory between hot and waiting rows to where a byte saves more seconds.
 
-    A hit saves a miss with its share of a read. A byte more for waiting rows lets each read serve more of them: reading
-    costs as much less as the room is larger. Both are counted; what a read and a miss cost are constants. Hot rows that
-    save little even on average give way at once; they grow step by step.
+    A hit saves a miss with its share of a read; a byte more for waiting rows makes reads cheaper in proportion. What
+    hot rows would save if they were more or fewer follows from Zipf's law: the exponent is the one with which as many
+    top keys as are hot would get as many hits as were counted. Hot rows that have not settled get fewer, so what is
+    counted speaks too low of them: they grow at the first sign, and shrink when they have settled.
+
+    Args:
+        share: Of hot rows at the start.
+        keys: Of the master data.
+        hot_row_bytes: Of a hot row with its entry.
+        costs: Of a miss and a read.
     """
 
-    def __init__(self, share: float = START_SHARE) -> None:
+    def __init__(
+        self,
+        share: float = START_SHARE,
+        *,
+        keys: int,
+        hot_row_bytes: float,
+        costs: MissCosts | None = None,
+    ) -> None:
         self.share = share
         self.period = Period()
+        self._keys = max(1, keys)
+        self._hot_row_bytes = hot_row_bytes
+        self._costs = costs or MissCosts()
+        self._rows_since_change = 0
+        self._grew: bool | None = None
         self._patience = 1
-        self._looks = 0
 
-    def is_due(self, hot_rows: int, waiting_rows: int) -> bool:
-        """Whether hot rows have shown what they are worth, and the room has been full and served once."""
-        return self.period.rows > self._patience * max(_ROWS_PER_LOOK * hot_rows, waiting_rows)
+    def is_due(self, waiting_rows: int) -> bool:
+        """Whether a quarter of the room, which can hold so many rows, has passed."""
+        return self.period.services > 0 and self.period.rows > max(_LEAST_ROWS, waiting_rows // 4)
 
-    def look(self, *, hot_bytes: int, waiting_bytes: int, is_hot_full: bool) -> float | None:
+    def look(self, *, both_bytes: int, hot_rows: int, most_waiting: int, is_hot_full: bool) -> float | None:
         """The share that hot rows should have instead, or None; a new period begins.
 
+        Whoever moves the memory sets `share`.
+
         Args:
-            hot_bytes: What hot rows take.
-            waiting_bytes: Of the room as it is.
+            both_bytes: What hot and waiting rows share.
+            hot_rows: That there are.
+            most_waiting: Rows that the room can hold.
             is_hot_full: Whether more would be hot if there were room.
         """
         period, self.period = self.period, Period()
-        if not period.services or not period.served_rows:
+        self._rows_since_change += period.rows
+        if not period.served_rows or not period.rows:
             return None
-        seconds = period.services * _READ_SECONDS + period.bytes_read / _BYTES_PER_S
-        read_seconds = seconds / period.served_rows
-        hot_value = (period.rows - period.misses) * (_MISS_SECONDS + read_seconds) / max(1, hot_bytes)
-        waiting_value = period.misses * read_seconds / max(1, waiting_bytes)
-        at = SHARES.index(self.share)
-        if hot_value > _PLENTY * waiting_value and at + 1 < len(SHARES) and is_hot_full:
-            better = SHARES[at + 1]
-        elif hot_value < _TOO_LITTLE * waiting_value and at > 0:
-            better = SHARES[0]
-        else:
-            self._patience = min(64, self._patience * 2)
+        better = self._best_share(period, both_bytes, hot_rows)
+        grows = better > self.share
+        settled_rows = max(_PROBES_TO_SETTLE * both_bytes * self.share / self._hot_row_bytes, most_waiting)
+        least_rows = (self._patience - grows) * settled_rows
+        if better == self.share or (grows and not is_hot_full) or self._rows_since_change < least_rows:
             return None
-        self._looks += 1
-        if self._looks > len(SHARES):
-            self._patience = min(64, self._patience * 2)
-        self.share = better
+        if self._grew is not None and grows != self._grew:  # it went too far: each time it waits twice as long
+            self._patience = min(_MOST_PATIENCE, 2 * self._patience)
+        self._grew, self._rows_since_change = grows, 0
         return better
 
+    def _best_share(self, period: Period, both_bytes: int, hot_rows: int) -> float:
+        """The share with the fewest seconds a row; the present one unless another is better by far."""
+        costs = self._costs
+        seconds = period.services * costs.read_seconds + period.bytes_read / costs.bytes_per_s
+        exponent = _exponent(hot_rows, self._keys, 1 - period.misses / period.rows)
+        shares = np.array([self.share, *SHARES])
+        misses = 1 - _share_of_top(hot_rows * shares / max(1e-9, self.share), self._keys, exponent)
+        read_seconds = seconds / period.served_rows * (1 - self.share) / (1 - shares)
+        each = misses * (costs.miss_seconds + read_seconds)
+        best = int(np.argmin(each))
+        return float(shares[best if each[best] < (1 - _LEAST_GAIN) * each[0] else 0])
 
-__all__ = ["SHARES", "START_SHARE", "Split"]
+
+def _share_of_top(top: Any, keys: int, exponent: float) -> Any:
+    """Rows that ask for one of the `top` most popular keys, by Zipf's law with integrals for its sums.
+
+    >>> _share_of_top(np.array([3_400, 20_000]), 1_000_000, 1.0).round(2).tolist()
+    [0.61, 0.73]
+    """
+    first, power = 0.5, 1 - exponent + 1e-9
+    return ((np.minimum(top, keys) + first) ** power - first**power) / ((keys + first) ** power - first**power)
+
+
+def _exponent(top: int, keys: int, hit_share: float) -> float:
+    """Of Zipf's law, with which so many top keys get that share of the stream; 0 where they get no more than others.
+
+    >>> round(_exponent(3_400, 1_000_000, 0.605), 2)
+    1.0
+    """
+    low, high = 0.0, _MOST_EXPONENT
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _share_of_top(top, keys, middle) < hit_share else (low, middle)
+    return low
+
+
+__all__ = ["SHARES", "START_SHARE", "MissCosts", "Split"]

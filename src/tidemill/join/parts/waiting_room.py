@@ -41,13 +41,14 @@ class WaitingRoom:
         has_code = bool(self._stride) and code_column is not None
         self._slot_bytes = _SLOT_BYTES + (0 if has_code else _CODE_BYTES)
         if self._stride:
-            self.most_rows = max(1, size_bytes // (self._stride + self._slot_bytes))
+            self.most_rows = self.rows_of(size_bytes)
             arena_bytes = self.most_rows * self._stride
         else:
             each = max(row_bytes, layout.least_row_bytes) + kernels.HEADER_BYTES + _OPEN_SLOT_BYTES
             self.most_rows = max(1, size_bytes // each)
             arena_bytes = size_bytes - self.most_rows * _OPEN_SLOT_BYTES
-        self.rows: UInt8s = np.zeros(max(0, arena_bytes) // 8, dtype=np.uint64).view(np.uint8)
+        self._words = np.zeros(max(0, arena_bytes) // 8, dtype=np.uint64)
+        self.rows: UInt8s = self._words.view(np.uint8)
         # Word of the first code, and words from one to the next.
         self._code_at = (0, 1)
         if has_code and code_column is not None:
@@ -87,6 +88,49 @@ class WaitingRoom:
     @property
     def _free_bytes(self) -> int:
         return len(self.rows) - int(self._state[kernels.END]) + int(self._state[kernels.DEAD_BYTES])
+
+    @property
+    def can_resize(self) -> bool:
+        """Whether rows are equally long, so that one may take the place of another."""
+        return self._stride > 0
+
+    def rows_of(self, size_bytes: int) -> int:
+        """That a room of so many bytes holds, of equally long rows."""
+        return max(1, size_bytes // (self._stride + self._slot_bytes))
+
+    def resize(self, size_bytes: int) -> Int64s:
+        """The slot of each row after the room was made larger or smaller where it is, by the slot it had.
+
+        In a smaller room those that wait must fit; the last ones move into free slots.
+        """
+        most, free = self.rows_of(size_bytes), self._free[: self.free_rows].astype(np.int64)
+        moved = np.arange(max(most, self.most_rows))
+        if most < self.most_rows:
+            is_taken = np.ones(self.most_rows, dtype=np.bool_)
+            is_taken[free] = False
+            last = most + np.flatnonzero(is_taken[most:])
+            free = np.sort(free[free < most])[::-1]
+            moved[last], free = free[: len(last)], free[len(last) :]
+            for slots in (self._words.reshape(self.most_rows, -1), self._next, *self._codes_apart):
+                slots[moved[last]] = slots[last]
+            for links in (self._next, self._head):
+                links[:] = np.where(links < 0, links, moved[links])
+        else:
+            free = np.append(np.arange(most - 1, self.most_rows - 1, -1), free)
+        for array, each in ((self._words, self._stride // 8), (self._next, 1), (self._free, 1)):
+            array.resize(most * each, refcheck=False)
+        for codes in self._codes_apart:
+            codes.resize(most, refcheck=False)
+        self._free[: len(free)] = free
+        self.most_rows, self.rows = most, self._words.view(np.uint8)
+        if self._code_at[1] > 1:
+            self._code = self.rows.view(np.int64)
+        return moved
+
+    @property
+    def _codes_apart(self) -> list[Int64s]:
+        """Codes, where they are kept beside their rows."""
+        return [self._code] if self._code_at[1] == 1 else []
 
     def push(self, codes: Int64s, regions: Int64s, rows: UInt8s, at: Int64s) -> None:
         """Let encoded rows wait, each for its region; they must fit."""

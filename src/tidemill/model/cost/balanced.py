@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from math import ceil
 from typing import ClassVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from tidemill.model.workload import Workload
 _LEAST_MISS_SHARE = 0.05  # as in the join: it probes no more than twenty packets' worth at a time
 _LOOKS_PER_CYCLE = 2.0  # hot keys are judged again when half a window of rows has missed
 _MOST_ROUNDS = 60
-_HOT_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+_HOT_SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +56,9 @@ class BalancedModel:
         return BalancedSizes.with_hot_rows(memory_bytes, **sizes_from(workload))
 
     def size_grid(self, workload: Workload, memory_bytes: int) -> Iterator[BalancedSizes]:
-        """The default, and other shares of hot rows with steps of 1, 2, 4, … pages and between."""
+        """The default, and other shares of hot rows with steps of other lengths."""
         found = [self.default_sizes(workload, memory_bytes)]
-        for share, pages in product(_HOT_SHARES, steps_of(workload.master_pages)):
+        for share, pages in product(_HOT_SHARES, steps_of(workload.master_pages, growth=1.4)):
             if pages * 4 * workload.page_bytes < memory_bytes:
                 with suppress(BudgetError):  # buffers that leave too little for the window
                     found.append(
@@ -115,7 +116,7 @@ def hot_key_bytes(workload: Workload) -> float:
 
 def least_waiting(workload: Workload) -> float:
     """Waiting rows of a key that take as much memory as it would take among the hot rows."""
-    return hot_key_bytes(workload) / waiting_row_bytes(workload.stream_row_bytes)
+    return hot_key_bytes(workload) / waiting_row_bytes(workload.expected_stream_row_bytes)
 
 
 def hot_keys(workload: Workload, rows_per_cycle: float, most_keys: float) -> HotKeys:
@@ -123,21 +124,32 @@ def hot_keys(workload: Workload, rows_per_cycle: float, most_keys: float) -> Hot
     popularity = popularity_of(workload)
     shares = popularity.shares * workload.matched_share
     waiting = shares * rows_per_cycle
-    least, most = least_waiting(workload), float(waiting.max()) + 1
-    hot = hot_share(waiting, least)
-    if float(np.dot(hot, popularity.counts)) > most_keys:
-        for _ in range(50):  # halve the span in which the border lies
-            middle = (least + most) / 2
-            hot = hot_share(waiting, middle)
-            least, most = (middle, most) if np.dot(hot, popularity.counts) > most_keys else (least, middle)
+    border = ceil(least_waiting(workload))
+    hot = hot_share(waiting, border)
+    if np.dot(hot, popularity.counts) > most_keys:
+        border, hot = _highest_worth(waiting, popularity.counts, border, most_keys)
     keys = hot * popularity.counts
-    come = (1 - hot) * popularity.counts * chance_of_more(waiting, least)
+    come = (1 - hot) * popularity.counts * chance_of_more(waiting, border)
     return HotKeys(
         keys=float(keys.sum()), hit_share=float(np.dot(keys, shares)), changes_per_cycle=2 * float(come.sum())
     )
 
 
-def hot_share(waiting: Floats, least: float) -> Floats:
+def _highest_worth(waiting: Floats, counts: Floats, border: int, most_keys: float) -> tuple[int, Floats]:
+    """The border at which keys have place, and how long each is hot: of those right at the border as many as fit."""
+    too_many, few_enough = border, ceil(waiting.max()) + border
+    while few_enough - too_many > 1:
+        middle = (too_many + few_enough) // 2
+        if np.dot(hot_share(waiting, middle), counts) > most_keys:
+            too_many = middle
+        else:
+            few_enough = middle
+    more, fewer = hot_share(waiting, too_many), hot_share(waiting, few_enough)
+    fitting = (most_keys - np.dot(fewer, counts)) / np.dot(more - fewer, counts)
+    return few_enough, fewer + (more - fewer) * np.clip(fitting, 0, 1)
+
+
+def hot_share(waiting: Floats, least: int) -> Floats:
     """Part of the time for which a key is hot, by the rows that wait for it in a cycle on average."""
     comes = chance_of_more(waiting, least)
     goes = _LOOKS_PER_CYCLE * (1 - comes)
@@ -145,14 +157,13 @@ def hot_share(waiting: Floats, least: float) -> Floats:
     return share
 
 
-def chance_of_more(mean: Floats, least: float) -> Floats:
+def chance_of_more(mean: Floats, least: int) -> Floats:
     """That a number of random events with this mean is `least` or more.
 
     It is the chance that a gamma variable is below the mean (Wilson and Hilferty: its cube root is about normal), the
     normal distribution itself by a logistic curve (Page): wrong by 0.01 at most from three events on.
     """
-    events = np.ceil(least)
-    deviation = 3 * np.sqrt(events) * (np.cbrt(mean / events) - 1 + 1 / (9 * events))
+    deviation = 3 * np.sqrt(least) * (np.cbrt(mean / least) - 1 + 1 / (9 * least))
     chance: Floats = 1 / (1 + np.exp(-np.clip(1.5976 * deviation + 0.070566 * deviation**3, -500, 500)))
     return chance
 

@@ -64,7 +64,7 @@ class HotPart:
 def needs_from(workload: Workload) -> dict[str, Any]:
     """What the splits of all joins on an index ask for, beside the budget."""
     return {
-        "stream_row_bytes": workload.stream_row_bytes,
+        "stream_row_bytes": workload.expected_stream_row_bytes,
         "master_row_bytes": workload.master_row_bytes,
         "index_bytes": workload.index_bytes + workload.master_pages,
         "longest_page_bytes": workload.page_bytes,

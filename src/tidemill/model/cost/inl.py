@@ -32,7 +32,7 @@ class InlModel:
     def default_sizes(self, workload: Workload, memory_bytes: int) -> InlSizes:
         return InlSizes.from_budget(
             memory_bytes,
-            workload.stream_row_bytes,
+            workload.expected_stream_row_bytes,
             workload.master_row_bytes,
             workload.index_bytes + workload.master_pages,
             longest_page_bytes=workload.page_bytes,

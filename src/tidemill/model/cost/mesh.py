@@ -41,7 +41,7 @@ class MeshModel:
     is the work of one row here. What differs, and why:
     - Eq. 4 and Table 1 swap the two input costs: b / w pages are read for a row, b / c_loop in a second.
     - N is no multiple of b: the last step of a cycle is shorter, and takes w rows all the same.
-    - Result rows are counted from the stream's side (matches of a stream row), not as matches of a master row (σ).
+    - Result rows are counted from the stream's side (matches of a stream row), not of a master row as the paper does.
     - A step takes no more rows than the arrivals can hold. Where a cycle has few steps that is less than w.
     - w = λ · c_loop has no solution for a stream that is faster than reading, adding and removing rows alone.
     """
@@ -53,7 +53,7 @@ class MeshModel:
         return self._sizes(workload, memory_bytes, None)
 
     def size_grid(self, workload: Workload, memory_bytes: int) -> Iterator[MeshSizes]:
-        """The default, and steps of 1, 2, 4, … pages and between."""
+        """The default, and steps of other lengths."""
         found = [self.default_sizes(workload, memory_bytes)]
         for pages in steps_of(workload.master_pages):
             if pages * 2 * workload.page_bytes < memory_bytes:
@@ -92,7 +92,7 @@ class MeshModel:
 def sizes_from(workload: Workload) -> dict[str, Any]:
     """What the splits of the mesh family ask for, beside the budget."""
     return {
-        "stream_row_bytes": workload.stream_row_bytes,
+        "stream_row_bytes": workload.expected_stream_row_bytes,
         "master_row_bytes": workload.master_row_bytes,
         "index_bytes": workload.index_bytes,
         "master_pages": workload.master_pages,
@@ -120,12 +120,12 @@ def window_bytes(workload: Workload, sizes: MeshSizes, rows: float) -> float:
     return sizes.window_rows * HASH_BYTES_PER_ROW + rows * workload.stream_row_bytes
 
 
-def steps_of(master_pages: int) -> Iterator[int]:
-    """Pages a step worth trying, each a fifth more than the one before; all pages at last."""
+def steps_of(master_pages: int, growth: float = 1.2) -> Iterator[int]:
+    """Pages a step worth trying, each `growth` times the one before; all pages at last."""
     pages = 1
     while pages < master_pages:
         yield pages
-        pages = max(pages + 1, pages * 6 // 5)
+        pages = max(pages + 1, int(pages * growth))
     yield master_pages
 
 

@@ -187,7 +187,7 @@ def _first_row_after(rates: PageRates, asked: Floats) -> Floats:
 
 def _needs(workload: Workload) -> MoijNeeds:
     return MoijNeeds(
-        stream_row_bytes=workload.stream_row_bytes,
+        stream_row_bytes=workload.expected_stream_row_bytes,
         stream_cell_bytes=_cell_bytes(workload),
         least_stream_row_bytes=_stored_bytes(workload.stream_row_bytes),
         master_row_bytes=workload.master_row_bytes,

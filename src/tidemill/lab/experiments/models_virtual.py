@@ -1,0 +1,123 @@
+"""Predicted against measured rates: all joins, over the grid of the join benchmark."""
+
+from collections.abc import Sequence
+from itertools import product
+
+from tidemill.lab.calibrate import calibrate
+from tidemill.lab.experiment import Curve, Experiment, Figure, Finding, Setting
+from tidemill.lab.predicted import MEMORY_SHARES, ZIPFS, Compared, Errors, by_algorithm, compare_virtual
+from tidemill.lab.predicted_real import Bench
+from tidemill.model.catalog import MODELLED
+
+MOST_MEDIAN, MOST_HIGH = 0.10, 0.25
+QUICK_ROWS, FULL_ROWS = 50_000, 400_000
+QUICK_GRID = ((0.0, 1.0), (0.1,))
+INL_ROWS = 2_000
+"""Of a stretch: rows of `inl` do not wait for each other, and it is 50 times slower than the others."""
+
+
+def run_virtual_grid(setting: Setting) -> Finding:
+    """All cells in virtual time, with costs of 2008."""
+    zipfs, shares = QUICK_GRID if setting.quick else (ZIPFS, MEMORY_SHARES)
+    cells = list(product(MODELLED, zipfs, shares))
+    found: list[Compared] = []
+    for number, (name, zipf, share) in enumerate(cells):
+        setting.progress(f"{name}, Zipf {zipf:g}, {share:.1%} of memory", number / len(cells))
+        compared = compare_virtual(
+            name,
+            zipf,
+            share,
+            master_rows=QUICK_ROWS if setting.quick else FULL_ROWS,
+            folder=setting.folder,
+            seed=setting.seed,
+            stream_rows=INL_ROWS if name == "inl" else None,
+        )
+        found += [compared] if compared else []
+    return _finding(found, "in virtual time")
+
+
+def run_real_grid(setting: Setting) -> Finding:
+    """The same on this machine, with its own costs; repetitions of all joins in turns."""
+    zipfs, shares = ((1.0,), (0.1,)) if setting.quick else (ZIPFS, (0.01, 0.05, 0.2))
+    cells = list(product(zipfs, shares))
+    found: list[Compared] = []
+    calibration = None
+    for number, (zipf, share) in enumerate(cells):
+        bench = Bench(
+            folder=setting.folder,
+            master_rows=QUICK_ROWS if setting.quick else FULL_ROWS,
+            zipf=zipf,
+            memory_share=share,
+            seconds=0.8 if setting.quick else 2.0,
+            seed=setting.seed,
+        )
+        calibration = calibration or calibrate(bench.store_path())
+        setting.progress(f"Zipf {zipf:g}, {share:.1%} of memory", number / len(cells))
+        found += bench.compare(MODELLED, 2 if setting.quick else 3, calibration)
+    return _finding(found, "on this machine")
+
+
+def _finding(cells: Sequence[Compared], where: str) -> Finding:
+    errors = Errors.of([cell.error for cell in cells])
+    noise = Errors.of([cell.noise for cell in cells])
+    holds = errors.median <= MOST_MEDIAN and errors.high <= MOST_HIGH
+    each = dict(by_algorithm(cells))
+    worst = sorted(each, key=lambda name: -each[name].median)[:3]
+    spread = f"; repetitions spread by {noise}" if noise.high else ""
+    values = {"cells": float(len(cells)), "median_error": errors.median, "high_error": errors.high}
+    values |= {"median_noise": noise.median, "high_noise": noise.high}
+    for name, told in each.items():
+        values |= {f"{name}_median_error": told.median, f"{name}_high_error": told.high}
+    return Finding(
+        holds=holds,
+        measured=f"error {where} over {len(cells)} cells: {errors}{spread}",
+        reason="" if holds else "largest for " + "; ".join(f"{name} ({each[name]})" for name in worst),
+        values=values,
+        figures=[_figure(cells, where)],
+    )
+
+
+def _figure(cells: Sequence[Compared], where: str) -> Figure:
+    names = sorted({cell.algorithm for cell in cells})
+    points = [
+        Curve(
+            label=name,
+            x=[cell.measured for cell in cells if cell.algorithm == name],
+            y=[cell.predicted for cell in cells if cell.algorithm == name],
+        )
+        for name in names
+    ]
+    rates = [cell.measured for cell in cells]
+    ends = [min(rates), max(rates)]
+    return Figure(
+        title=f"predicted and measured rates {where}",
+        x_label="measured rows/s",
+        y_label="predicted rows/s",
+        curves=[*points, Curve(label="equal", x=ends, y=ends, kind="predicted")],
+        log_x=True,
+        log_y=True,
+    )
+
+
+_CLAIM = "The models predict the rate of every join over the grid of the join benchmark: median error at most 10 %, 95th percentile at most 25 %"
+
+EXPERIMENTS = [
+    Experiment(
+        id="models-virtual",
+        claim=f"{_CLAIM}, in virtual time with costs of 2008.",
+        source="ours: docs/models.md",
+        sizes="master rows of 119 bytes, stream rows of 20; quick: 50,000 master rows, Zipf 0 and 1, memory 10 %; "
+        "full: 400,000, Zipf 0 … 1.25, memory 0.5 … 20 %. Cells whose memory is too small for a join are left out.",
+        run=run_virtual_grid,
+    ),
+    Experiment(
+        id="models-real",
+        claim=f"{_CLAIM}, on this machine with calibrated costs.",
+        source="ours: docs/models.md",
+        sizes="as models-virtual, read past the page cache; quick: Zipf 1, memory 10 %, two repetitions of 0.8 s; "
+        "full: memory 1, 5 and 20 %, three repetitions of 2 s; repetitions of all joins in turns.",
+        run=run_real_grid,
+    ),
+]
+
+__all__ = ["EXPERIMENTS"]
