@@ -11,7 +11,7 @@ from tidemill.lab.experiment import Curve, Figure, Setting
 from tidemill.lab.scaled import ScaledRuns
 from tidemill.lab.virtual import VirtualRun
 
-QUICK_SCALE = 400
+QUICK_SCALE = 200
 FULL_SCALE = 40
 PAGE_BYTES = 32 * 1024
 """A segment: `cache` reads single pages."""
@@ -49,6 +49,7 @@ class MoijSetup:
 
     setting: Setting
     scale: int
+    page_bytes: int = PAGE_BYTES
 
     @classmethod
     def of(cls, setting: Setting) -> "MoijSetup":
@@ -57,12 +58,14 @@ class MoijSetup:
     @cached_property
     def runs(self) -> ScaledRuns:
         return ScaledRuns(
-            read_bytes=SEGMENT_BYTES, disk_scale=SEGMENT_BYTES / PAGE_BYTES, folder=self.setting.folder
+            read_bytes=SEGMENT_BYTES, disk_scale=SEGMENT_BYTES / self.page_bytes, folder=self.setting.folder
         )
 
     def data(self, master_rows: float, exponent: float = 1.0) -> ZipfData:
         rows = int(master_rows) // self.scale
-        return ZipfData(master_rows=rows, exponent=exponent, page_bytes=PAGE_BYTES, seed=self.setting.seed)
+        return ZipfData(
+            master_rows=rows, exponent=exponent, page_bytes=self.page_bytes, seed=self.setting.seed
+        )
 
     def rows_per_s(self, algorithm: str, data: DataSet, memory_bytes: int) -> float:
         return self.runs.rows_per_s(self.runs.run(algorithm, data, memory_bytes))

@@ -9,7 +9,7 @@ from tidemill.lab.experiment import Setting
 from tidemill.lab.scaled import ScaledRuns
 from tidemill.lab.virtual import VirtualRun
 
-QUICK_SCALE = 40
+QUICK_SCALE = 57
 FULL_SCALE = 10
 DISK_BUFFER_BYTES = PAPER_SIZES["x_hybrid"].disk_buffer_bytes or 0
 PAPER_JOINS = ("x_hybrid", "hybrid", "reduced_mesh", "mesh")
@@ -17,7 +17,7 @@ SIZES = (
     "rows of 120 B and 20 B, Zipf 1; rows, memory, disk buffer (0.93 MB) and seeks divided by "
     f"{QUICK_SCALE} (quick) or {FULL_SCALE}; pages of 4 KiB; disk of 2008 in virtual time"
 )
-_PAGE_BYTES = 4096
+PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class XHybridSetup:
             exponent=1.0,
             order="popularity",
             bursty=True,
-            page_bytes=_PAGE_BYTES,
+            page_bytes=PAGE_BYTES,
             seed=self.setting.seed,
         )
 
@@ -55,4 +55,4 @@ class XHybridSetup:
         return self.runs.run(algorithm, self.data(master_rows), memory_bytes, waiting_rows=waiting_rows)
 
 
-__all__ = ["DISK_BUFFER_BYTES", "PAPER_JOINS", "SIZES", "XHybridSetup"]
+__all__ = ["DISK_BUFFER_BYTES", "PAGE_BYTES", "PAPER_JOINS", "SIZES", "XHybridSetup"]

@@ -58,8 +58,7 @@ def run_6b(setting: Setting) -> Finding:
 
 def _shares(setting: Setting) -> list[float]:
     """Memories that are tried, as shares of the master data."""
-    count = 5 if setting.quick else 9
-    return [float(share) for share in np.geomspace(0.02, 0.4, count)]
+    return [float(share) for share in np.geomspace(0.04, 0.4, 4 if setting.quick else 8)]
 
 
 def _rates(setting: Setting, master_rows: float, shares: Sequence[float], doing: str) -> Measured:

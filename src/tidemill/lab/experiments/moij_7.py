@@ -54,35 +54,40 @@ def _finding(
     """
     setup = MoijSetup.of(setting)
     pairs: list[Pair] = []
+    tuned: list[float] = []
     for number, (rows, memory_rows, exponent) in enumerate(points):
         setting.progress(f"{x_label} {x[number]:g}", number / len(points))
         memory_bytes = int(memory_rows / setup.scale) * MASTER_ROW_BYTES
-        pairs.append(setup.pair(setup.data(rows, exponent), memory_bytes))
+        data = setup.data(rows, exponent)
+        pairs.append(setup.pair(data, memory_bytes))
+        if number in (0, len(points) - 1):
+            cache = setup.runs.run_tuned("cache", data, memory_bytes)
+            tuned.append(pairs[-1].moij_rows_per_s / setup.runs.rows_per_s(cache))
     ends = (pairs[0].ratio, pairs[-1].ratio)
     holds = all(is_near(ratio, paper) for ratio, paper in zip(ends, claimed, strict=True))
-    further = all(ratio >= paper for ratio, paper in zip(ends, claimed, strict=True))
     hot = pairs[0].moij.state.hot_bytes / sum(pairs[0].moij.state.memory_bytes.values())
     return Finding(
         holds=holds,
         measured=f"MOIJ has {ends[0]:.2f} times CACHEJOIN's rate at {x[0]:g} and {ends[1]:.2f} times at {x[-1]:g} ({x_label}); "
         f"hot rows take {hot:.1%} of MOIJ's memory at the first",
-        reason=(
-            ""
-            if holds
-            else f"MOIJ is further ahead than claimed: {WHY_FURTHER}"
-            if further
-            else _off(ends, claimed)
-        ),
-        values=pairs_values(x, pairs),
+        reason="" if holds else _why(ends, claimed, tuned),
+        values={
+            **pairs_values(x, pairs),
+            "first ratio, cache tuned": tuned[0],
+            "last ratio, cache tuned": tuned[-1],
+        },
         figures=[pairs_figure(f"Rate by {x_label}", x_label, x, pairs, log_y=True)],
     )
 
 
-def _off(ends: tuple[float, float], claimed: tuple[float, float]) -> str:
+def _why(ends: Sequence[float], claimed: Sequence[float], tuned: Sequence[float]) -> str:
     told = " and ".join(
         f"{ratio:.2f} instead of {paper:g}" for ratio, paper in zip(ends, claimed, strict=True)
     )
-    return f"the ratios are {told}: {WHY_FURTHER}"
+    return (
+        f"the ratios are {told}: {WHY_FURTHER}; with the split that its model thinks best for CACHEJOIN they are "
+        f"{tuned[0]:.2f} and {tuned[-1]:.2f}"
+    )
 
 
 EXPERIMENTS = [
