@@ -1,6 +1,7 @@
 """The page of the lab, as text and as a browser shows it."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -71,10 +72,12 @@ def test_a_folder_without_results_is_refused(tmp_path: Path):
 
 @pytest.fixture
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
+        if os.environ.get("CI"):
+            pytest.fail("no browser is installed")
         pytest.skip("no browser is installed: apt-get install chromium-headless-shell")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as started:
         opened = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield opened
