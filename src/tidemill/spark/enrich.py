@@ -30,13 +30,12 @@ from tidemill.spark.lookup import HostedLookup, Lookup, On, planned
 from tidemill.spark.metrics import OBSERVED_PREFIX, observed
 from tidemill.spark.parking import Parking
 from tidemill.spark.refresh import Refresh
+from tidemill.spark.several import divided_by_gain
 from tidemill.spark.shed import Shed, with_shed_fates
 from tidemill.spark.shed_task import SHED_REASON_COLUMN
 from tidemill.spark.worker_join import check_budget
 
 _POOL_VARIABLE = "TIDEMILL_JOIN"
-_EVEN_SHARE = 0.1
-"""Of the memory of several lookups, dealt out evenly: beside a big table a small one would have too little to work."""
 _PYTHON_FUNCTIONS_OF_A_STAGE = 3
 """Where the join shares its pool of workers: source, join and sink run in workers of their own at a time."""
 
@@ -245,23 +244,21 @@ def _observation(
 def plan_lookups(
     lookups: list[Lookup], rows: StructType, refresh: Refresh, wish: Wish, workers: int
 ) -> tuple[HostedLookup, ...]:
-    """Each lookup on the output of the one before it, with memory by the bytes of its master rows or by its rate."""
+    """Each lookup on the output of the one before it, with memory where it saves most or by its rate."""
     if not lookups:
         raise SpecError("there is nothing to enrich with", code="no_master", next_move="give a master store")
     arrow_rows = to_arrow_schema(rows, timezone="UTC")
-    sizes = [max(1, lookup.master.rows * lookup.master.row_bytes) for lookup in lookups]
     wish = wish.divided(len(lookups))
     chain: list[HostedLookup] = []
-    for lookup, size in zip(lookups, sizes, strict=True):
-        share = _EVEN_SHARE / len(sizes) + (1 - _EVEN_SHARE) * size / sum(sizes)
-        memory_bytes = int(share * (wish.memory_bytes or 0))
-        told = planned(
-            lookup, arrow_rows, algorithm=wish.algorithm, refresh=refresh, memory_bytes=memory_bytes
-        )
-        told = decided(told, lookup.master, wish, workers)
-        arrow_rows = told.output_schema
-        chain.append(told)
-    return tuple(chain)
+    for lookup in lookups:
+        chain.append(planned(lookup, arrow_rows, algorithm=wish.algorithm, refresh=refresh, memory_bytes=0))
+        arrow_rows = chain[-1].output_schema
+    masters = [lookup.master for lookup in lookups]
+    memory = divided_by_gain(chain, masters, wish, workers)
+    return tuple(
+        decided(replace(told, memory_bytes=own_bytes), master, wish, workers)
+        for told, master, own_bytes in zip(chain, masters, memory, strict=True)
+    )
 
 
 def _dealt(
