@@ -231,7 +231,9 @@ class RegionJoin(SemiStreamJoin):
         self._alone = _NOBODY
         most = self.sizes.regions_per_read
         if not 0 < len(regions) <= most or len(self._fitting(regions, most, _ANY)) < len(regions):
-            regions = self._choose(most)
+            # Of regions for which few rows wait single pages are read, hence of more regions at a time.
+            is_sparse = self._regions.are_sparse_for(self._room.waiting_rows)
+            regions = self._choose(most, among=self.sizes.pages_per_read if is_sparse else 0)
         if len(regions):
             self._begin_service(regions)
         return len(regions) > 0
@@ -256,34 +258,31 @@ class RegionJoin(SemiStreamJoin):
         self._room.put_back(waiting.slots, waiting.regions, waiting.rows, waiting.since)
         self._alone = in_the_way
 
-    def _choose(self, most: int, most_rows: int = _ANY) -> Int64s:
+    def _choose(self, most: int, most_rows: int = _ANY, among: int = 0) -> Int64s:
         """Regions in the order in which they lie on disk: those whose rows wait longest, and those with most rows.
 
         Where processes share what they read, all go the same way around the disk instead.
         """
+        among = max(most, among)
         if self._board is None:
-            return self._own_choice(most, most_rows)
+            self._turn = (self._turn + 1) % 2
+            oldest = (among + self._turn) // 2
+            return np.sort(self._fitting(self._room.choose(oldest, among - oldest), most, most_rows))
         if not self._services:
             self._hand = self._board.hand
         self._board.want(self._room.count)
         waiting = np.flatnonzero(self._room.count)
         ahead = waiting[np.searchsorted(waiting, self._hand) :]
-        chosen = self._fitting((ahead if len(ahead) else waiting)[:most], most, most_rows)
+        chosen = self._fitting((ahead if len(ahead) else waiting)[:among], most, most_rows)
         if len(chosen):
             self._hand = self._board.hand = int(chosen[-1]) + 1
         return chosen
 
-    def _own_choice(self, most: int, most_rows: int) -> Int64s:
-        self._turn = (self._turn + 1) % 2
-        oldest = (most + self._turn) // 2
-        return np.sort(self._fitting(self._room.choose(oldest, most - oldest), most, most_rows))
-
     def _fitting(self, regions: Int64s, most: int, most_rows: int) -> Int64s:
         """The first of them whose pages and rows are not too many; one at least."""
-        pages = self._regions.first_page[regions + 1] - self._regions.first_page[regions]
-        is_fitting = (np.cumsum(pages) <= most * self.sizes.region_pages) & (
-            np.cumsum(self._room.count[regions]) <= most_rows
-        )
+        rows = self._room.count[regions].astype(np.int64)
+        pages = self._regions.most_pages_for(regions, rows)
+        is_fitting = (np.cumsum(pages) <= most * self.sizes.region_pages) & (np.cumsum(rows) <= most_rows)
         return regions[: max(1, int(np.count_nonzero(is_fitting)))]
 
     def _begin_service(self, regions: Int64s) -> None:

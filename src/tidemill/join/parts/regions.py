@@ -27,6 +27,8 @@ class Regions:
             begins = np.flatnonzero(~master.continues)
             numbers = np.unique(begins[np.minimum(np.searchsorted(begins, numbers), len(begins) - 1)])
         self.first_page = np.append(numbers, master.pages)
+        # Whether each code lies in one page, so that as many pages as codes will do.
+        self._has_single_pages = not self._in_key_order or not bool(master.continues.any())
         self._first_code = (
             np.ascontiguousarray(master.first_codes[numbers]) if self._in_key_order else numbers
         )
@@ -47,6 +49,19 @@ class Regions:
         """Whether so many rows wait for them together that single pages are not worth finding."""
         pages = self.first_page[regions + 1] - self.first_page[regions]
         return int(rows.sum()) * _SPARSE >= int(pages.sum())
+
+    def are_sparse_for(self, rows: int) -> bool:
+        """Whether so few rows wait in all that most regions have a single page to read, or none."""
+        return self._has_single_pages and rows * _SPARSE < self.first_page[-1]
+
+    def most_pages_for(self, regions: Int64s, rows: Int64s) -> Int64s:
+        """Pages that must be read at most for each of some regions when so many rows wait for it."""
+        pages: Int64s = self.first_page[regions + 1] - self.first_page[regions]
+        if not self._has_single_pages:
+            return pages
+        single = np.minimum(pages, rows + (_GAP_PAGES - 1) * (rows - 1))
+        most: Int64s = np.where(rows * _SPARSE >= pages, pages, single)
+        return most
 
     def pages_for(self, regions: Int64s, rows: Int64s, codes: Int64s) -> Int64s:
         """Numbers of the pages that must be read for the codes that wait for some regions.
