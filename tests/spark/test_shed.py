@@ -152,7 +152,7 @@ def test_top_joins_rows_with_most_matches(
     shop.run()
     matches = Counter(MATCHES[i % KEYS] for i in {i for i, *_ in shop.joined})
     assert matches[4] == pytest.approx(
-        100, abs=12
+        100, abs=25
     )  # parts are dealt by chance: one may hold a few more of them
     assert matches[1] == matches[2] == 0
     shed = heard(told)

@@ -53,7 +53,7 @@ def _least_loss(matches: Floats, buffer_rows: int, step_rows: int) -> float:
 
 
 def least_loss(matches: Floats, *, buffer_rows: int, step_rows: int) -> float:
-    """The same in the smaller state; 40,000 rows, w = 100 and c_loop = 200 take about a second.
+    """The same in the smaller state; 40,000 rows, w = 100 and c_loop = 200 take 0.2 s of CPU time.
 
     >>> least_loss(np.array([1.0, 1, 9, 9, 9, 9]), buffer_rows=2, step_rows=4)
     2.0

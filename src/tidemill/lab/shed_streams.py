@@ -36,7 +36,7 @@ class ShedData:
         return shares if self.aligned else np.random.default_rng(self.seed).permutation(shares)
 
     def drawn_counts(self) -> Floats:
-        """The same drawn row by row, hence whole numbers, and none for a third of the keys or more."""
+        """The same drawn row by row, hence whole numbers, and none for 37 % of the keys at skew 0.1, 44 % at 0.5."""
         drawn = Zipf(self.master_rows, exponent=self.master_zipf, seed=self.seed, spread=not self.aligned)
         rows = np.bincount(drawn.draw(self.master_rows), minlength=self.master_rows)
         counts: Floats = rows.astype(np.float64)
