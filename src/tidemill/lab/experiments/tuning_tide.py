@@ -120,7 +120,9 @@ class Simulation:
         )
 
 
-def best_fixed(master: MasterData, memory_bytes: int, sizes: TideSizes, room: int, seed: int) -> dict[float, float]:
+def best_fixed(
+    master: MasterData, memory_bytes: int, sizes: TideSizes, room: int, seed: int
+) -> dict[float, float]:
     """Rows a second of the skewed stream with each share of hot rows that stays as it is, in full swing."""
     rates = {}
     for share in SHARES_TRIED:
@@ -157,9 +159,7 @@ def run(setting: Setting) -> Finding:
     return _finding(simulation.track, rates, room, change, share_before)
 
 
-def _finding(
-    track: Track, rates: dict[float, float], room: int, change: int, share_before: float
-) -> Finding:
+def _finding(track: Track, rates: dict[float, float], room: int, change: int, share_before: float) -> Finding:
     """A span is as long as a room: what is put off to its end is still done in it."""
     best = max(rates.values())
     begins = np.arange(0, (_ROOMS_AFTER - 1) * 8 + 1) / 8
