@@ -8,6 +8,9 @@ from tidemill.lab.data.zipf import ZipfData
 from tidemill.lab.experiment import Setting
 from tidemill.lab.scaled import ScaledRuns
 from tidemill.lab.virtual import VirtualRun
+from tidemill.model.catalog import model_of
+from tidemill.model.work import COSTS_OF_2008
+from tidemill.model.workload import Workload
 
 QUICK_SCALE = 57
 FULL_SCALE = 10
@@ -55,4 +58,25 @@ class XHybridSetup:
         return self.runs.run(algorithm, self.data(master_rows), memory_bytes, waiting_rows=waiting_rows)
 
 
-__all__ = ["DISK_BUFFER_BYTES", "PAGE_BYTES", "PAPER_JOINS", "SIZES", "XHybridSetup"]
+def predicted_at_full_size(algorithm: str, *, master_rows: float, memory_mb: float) -> float:
+    """Rows a second that the model gives for the paper's own sizes, which no run here has checked."""
+    workload = Workload(
+        master_rows=int(master_rows),
+        master_row_bytes=120,
+        stream_row_bytes=20,
+        zipf_exponent=1.0,
+        popular_first=True,
+    )
+    model = model_of(algorithm)
+    sizes = model.default_sizes(workload, int(memory_mb * 1e6))
+    return model.steady_state(workload, sizes).rows_per_s(COSTS_OF_2008)
+
+
+__all__ = [
+    "DISK_BUFFER_BYTES",
+    "PAGE_BYTES",
+    "PAPER_JOINS",
+    "SIZES",
+    "XHybridSetup",
+    "predicted_at_full_size",
+]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from tidemill.lab.experiment import Curve, Experiment, Figure, Finding, Setting
 from tidemill.lab.scaled import most_waiting_rows
-from tidemill.lab.xhybrid_setup import PAPER_JOINS, SIZES, XHybridSetup
+from tidemill.lab.xhybrid_setup import PAPER_JOINS, SIZES, XHybridSetup, predicted_at_full_size
 
 _LABELS = {
     "x_hybrid": "X-HYBRIDJOIN",
@@ -28,18 +28,25 @@ def run_3a(setting: Setting) -> Finding:
     shares = [h / x for h, x in zip(rates["hybrid"], rates["x_hybrid"], strict=True)]
     order, why = _judged(rates)
     falls = shares[0] - shares[-1] > _LEAST_FALL
-    if not falls:
-        why.append(
-            f"HYBRIDJOIN stays near two thirds of X-HYBRIDJOIN ({shares[0]:.0%} … {shares[-1]:.0%}): what the resident part "
-            "serves shrinks as slowly as the logarithm of the master data, and ours takes new rows when half of the "
-            "waiting ones are finished, not after each round"
-        )
+    full = [_full_size_share(x * 1e6) for x in (millions[0], millions[-1])]
+    why.append(
+        f"HYBRIDJOIN's share ({shares[0]:.0%} … {shares[-1]:.0%}) depends on the scale and is not settled by this run: the models, "
+        f"unchecked at the paper's own sizes, say {full[0]:.0%} … {full[-1]:.0%} there"
+    )
     measured = (
         f"HYBRIDJOIN has {shares[0]:.0%} of X-HYBRIDJOIN's rate at {millions[0]:g} M rows and {shares[-1]:.0%} at "
         f"{millions[-1]:g} M; {_in_words(rates)}"
     )
     figure = _figure("Rate by master rows, memory 50 MB", "master rows, millions", millions, rates)
     return _finding(order and falls, measured, why, rates, millions, figure)
+
+
+def _full_size_share(master_rows: float) -> float:
+    """HYBRIDJOIN's rate by X-HYBRIDJOIN's, as predicted for the paper's sizes."""
+    plain, extended = (
+        predicted_at_full_size(name, master_rows=master_rows, memory_mb=50) for name in ("hybrid", "x_hybrid")
+    )
+    return plain / extended
 
 
 def run_3b(setting: Setting) -> Finding:
@@ -82,9 +89,7 @@ def _judged(rates: Rates) -> tuple[bool, list[str]]:
             f"{max(even):.2f} times its rate"
         )
     if not reduced:
-        why.append(
-            "our R-MESHJOIN falls below MESHJOIN: reads end at each page where rows joined, so some are shorter"
-        )
+        why.append("our R-MESHJOIN falls below MESHJOIN")
     return ahead and above_mesh and reduced, why
 
 
