@@ -69,7 +69,7 @@ def test_rows_that_are_being_served_are_told_where_they_are_now():
     others, _ = room.pop(np.array([0, 1]))
     numbers = leave(room, STREAM, served)
     room.release(others)
-    moved = room.resize(25 * ROW_BYTES)
+    moved = room.resize(25 * ROW_BYTES).astype(np.int64)
     assert leave(room, STREAM, moved[served]) == numbers
     assert room.waiting_rows == 24
 

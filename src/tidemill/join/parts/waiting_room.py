@@ -5,12 +5,13 @@ import pyarrow as pa
 
 from tidemill.core.recycled import Recycled
 from tidemill.join.parts import waiting_kernels as kernels
-from tidemill.join.parts.kernels import Int64s
+from tidemill.join.parts.kernels import Int32s, Int64s
 from tidemill.master.rows import RowLayout, UInt8s
 
 _CODE_BYTES = 8
 _SLOT_BYTES = 4 + 4
 _OPEN_SLOT_BYTES = _SLOT_BYTES + _CODE_BYTES + 8
+_MOVED_AT_A_TIME = 65_536
 REGION_BYTES = 4 + 4 + 8
 
 
@@ -98,13 +99,14 @@ class WaitingRoom:
         """That a room of so many bytes holds, of equally long rows."""
         return max(1, size_bytes // (self._stride + self._slot_bytes))
 
-    def resize(self, size_bytes: int) -> Int64s:
+    def resize(self, size_bytes: int) -> Int32s:
         """The slot of each row after the room was made larger or smaller where it is, by the slot it had.
 
         In a smaller room those that wait must fit; the last ones move into free slots.
         """
-        most, free = self.rows_of(size_bytes), self._free[: self.free_rows].astype(np.int64)
-        moved = np.arange(max(most, self.most_rows))
+        most, free = self.rows_of(size_bytes), self._free[: self.free_rows].copy()
+        # Numbers of four bytes, and a piece at a time: what this takes beside the room is not reserved.
+        moved = np.arange(max(most, self.most_rows), dtype=np.int32)
         self._next[free] = -1  # lest an old link lead beyond a smaller room
         if most < self.most_rows:
             is_taken = np.ones(self.most_rows, dtype=np.bool_)
@@ -113,15 +115,17 @@ class WaitingRoom:
             free = np.sort(free[free < most])[::-1]
             moved[last], free = free[: len(last)], free[len(last) :]
             words = self._words.reshape(self.most_rows, -1)
-            words[moved[last]] = words[last]
-            self._next[moved[last]] = self._next[last]
-            for codes in self._codes_apart:
-                codes[moved[last]] = codes[last]
+            for part in np.array_split(last, 1 + len(last) // _MOVED_AT_A_TIME):
+                words[moved[part]], self._next[moved[part]] = words[part], self._next[part]
+                for codes in self._codes_apart:
+                    codes[moved[part]] = codes[part]
             for links in (self._next, self._head):
-                # Slots that were taken off the lists still name those that followed, perhaps of a larger room.
-                links[:] = np.where(links < 0, links, moved[np.minimum(links, len(moved) - 1)])
+                for linked in np.array_split(links, 1 + len(links) // _MOVED_AT_A_TIME):
+                    # Slots that were taken off the lists still name those that followed, perhaps of a larger room.
+                    found = linked >= 0
+                    linked[found] = moved[np.minimum(linked[found], len(moved) - 1)]
         else:
-            free = np.append(np.arange(most - 1, self.most_rows - 1, -1), free)
+            free = np.append(np.arange(most - 1, self.most_rows - 1, -1, dtype=np.int32), free)
         for array, each in ((self._words, self._stride // 8), (self._next, 1), (self._free, 1)):
             array.resize(most * each, refcheck=False)
         for codes in self._codes_apart:
