@@ -13,6 +13,11 @@ from typing import Any
 from tidemill.lab.experiment import Finding, Setting, experiment
 
 
+def _plain(value: Any) -> Any:
+    """A number of NumPy, or a range, as JSON has it."""
+    return list(value) if isinstance(value, range) else value.item()
+
+
 @dataclass(frozen=True)
 class ExperimentCell:
     """Equal cells are the same run."""
@@ -24,7 +29,7 @@ class ExperimentCell:
 
 def found(finding: Finding) -> dict[str, Any]:
     """The finding in plain values; NumPy's become Python's, and what is no number is refused."""
-    text = json.dumps(asdict(finding), default=lambda value: value.item(), allow_nan=False)
+    text = json.dumps(asdict(finding), default=_plain, allow_nan=False)
     told: dict[str, Any] = json.loads(text)
     return told
 
