@@ -1,11 +1,14 @@
 """Sampled memory of the workers that host a join, above what each held before it opened one."""
 
 import os
+import time
 from pathlib import Path
 
 import psutil
 
 from tidemill.core.files import write_atomically
+
+_IN_USE_SECONDS = 10  # each task marks the files that it uses
 
 
 def note_baseline(folder: Path) -> None:
@@ -13,23 +16,23 @@ def note_baseline(folder: Path) -> None:
     place = _notes(folder)
     place.mkdir(parents=True, exist_ok=True)
     process = psutil.Process()
-    text = f"{process.create_time()} {held_bytes(process, folder)}"
+    text = f"{process.create_time()} {held_bytes(process.pid)}"
     write_atomically(place / str(os.getpid()), text.encode())
 
 
-def held_bytes(process: psutil.Process, folder: Path) -> int:
-    """Memory that only this process has, and its part of the files in the folder.
+def held_bytes(process: int) -> int:
+    """Memory of a process that lies in no file: its own, and its part of what it shares with the one that forked it.
 
-    Not what it shares with others: pages of a library, and those that it has from the process that forked it, count for more as
-    soon as a process ends that has nothing to do with the join.
+    Pages of libraries are left out: they count for more as soon as some other process ends that uses them too.
     """
-    held = 0
-    for part in process.memory_maps(grouped=True):
-        if part.path.startswith(f"{folder}/"):
-            held += part.pss
-        elif not part.path.startswith("/"):
-            held += part.private_clean + part.private_dirty
-    return held
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Anon")), 0)
+
+
+def shared_bytes(folder: Path) -> int:
+    """Memory of the files that workers map, once for all of them; those of queries that ended go later."""
+    found = [file.stat() for file in folder.glob("*") if file.is_file()]
+    return sum(one.st_blocks * 512 for one in found if time.time() - one.st_mtime < _IN_USE_SECONDS)
 
 
 def _notes(folder: Path) -> Path:
@@ -37,7 +40,7 @@ def _notes(folder: Path) -> Path:
 
 
 class MemorySampler:
-    """Keeps the peak of all samples. A page of hot rows that several workers map counts once in all."""
+    """Keeps the peak of all samples. What several workers map counts once in all."""
 
     def __init__(self, hot_rows: Path) -> None:
         self._hot_rows = hot_rows
@@ -46,17 +49,17 @@ class MemorySampler:
 
     def sample(self) -> int:
         """Bytes that the living workers hold now above their idle baselines."""
-        held = 0
+        held = shared_bytes(self._hot_rows) if self._folder.is_dir() else 0
         for note in self._folder.glob("[0-9]*"):
             try:
                 created, baseline = note.read_text().split()
                 worker = psutil.Process(int(note.name))
                 if worker.create_time() == float(created):
-                    held += max(0, held_bytes(worker, self._hot_rows) - int(baseline))
+                    held += max(0, held_bytes(worker.pid) - int(baseline))
             except (psutil.Error, OSError, ValueError):
                 continue  # the worker ended meanwhile
         self.peak_bytes = max(self.peak_bytes, held)
         return held
 
 
-__all__ = ["MemorySampler", "held_bytes", "note_baseline"]
+__all__ = ["MemorySampler", "held_bytes", "note_baseline", "shared_bytes"]
