@@ -26,6 +26,16 @@ def build(folder: Path, keys: Iterable[int] = range(ROWS), *, wider_by: int = 0)
     return MasterData.build(table, key="id", path=folder)
 
 
+def build_uneven(folder: Path, keys: int) -> MasterData:
+    """Even keys, of which some have several rows; rows of many lengths; small pages; two reads in flight."""
+    chance = np.random.default_rng(1)
+    column = np.repeat(np.arange(keys) * 2, chance.integers(1, 4, keys))
+    names = ["x" * int(length) for length in chance.integers(0, 200, len(column))]
+    table = pa.table({"id": column, "number": np.arange(len(column)), "name": names})
+    MasterData.build(table, key="id", path=folder, page_bytes=4096)
+    return MasterData.open(folder, reads_in_flight=2)
+
+
 def batch(keys: Iterable[int]) -> pa.RecordBatch:
     column = pa.array(keys, pa.int64())
     return pa.RecordBatch.from_arrays([pa.array(range(len(column)), pa.int64()), column], schema=STREAM)

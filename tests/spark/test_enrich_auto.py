@@ -117,7 +117,7 @@ def test_costs_are_those_that_were_measured_or_those_stated(products: tm.MasterD
     )  # rows move between Java and Python
     assert "tidemill calibrate" in source
     slow = replace(COSTS_TODAY, output_row_seconds=1e-3)
-    file = products.path / auto.CALIBRATION_FILE
+    file = products.path / auto.FILE_NAME
     file.write_text(
         Calibration(
             measured_at="2026-11-16T08:00:00",

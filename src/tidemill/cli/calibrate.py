@@ -10,21 +10,20 @@ if TYPE_CHECKING:
 
     from tidemill.model.calibration import Calibration
 
-FILE_NAME = "calibration.json"
-
 
 def calibrate(
     store: Annotated[
         Path | None, typer.Argument(help="Folder of a master store; without, one is made for the purpose.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help=f"File to write; {FILE_NAME} in the store, else here.")
+        Path | None, typer.Option(help="File to write; calibration.json in the store, else here.")
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
 ) -> None:
     """Measure what reads, lookups and rows cost here, for `tidemill explain join --costs` and tuning."""
     from tidemill.lab.calibrate import calibrate as measure
     from tidemill.lab.calibrate import calibrate_anywhere
+    from tidemill.model.calibration import FILE_NAME
 
     def progress(doing: str, done: float) -> None:
         if not json_output:

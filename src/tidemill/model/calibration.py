@@ -10,6 +10,8 @@ from tidemill.core.errors import SpecError, StoreError
 from tidemill.model.work import Costs, ReadCurve
 
 FORMAT = 1
+FILE_NAME = "calibration.json"
+"""In the folder of a store, where `tidemill calibrate` puts it and `tm.enrich` looks for it."""
 
 Family = Literal["scan", "lookup", "rows"]
 """How a join reads: one run of pages a request, many places a request, or rows that stay rows with reads under way."""
@@ -103,4 +105,4 @@ def _no_calibration(where: str, what: str) -> StoreError:
     )
 
 
-__all__ = ["FORMAT", "Calibration", "Family"]
+__all__ = ["FILE_NAME", "FORMAT", "Calibration", "Family"]

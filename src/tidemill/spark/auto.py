@@ -10,7 +10,7 @@ from tidemill.join.catalog import JOINS
 from tidemill.join.output import OutputPlan
 from tidemill.join.tide import TideJoin
 from tidemill.master import MasterData
-from tidemill.model.calibration import Calibration
+from tidemill.model.calibration import FILE_NAME, Calibration
 from tidemill.model.catalog import model_of
 from tidemill.model.prediction import CostModel, SteadyState
 from tidemill.model.tune import Plan, best_rate, least_memory
@@ -22,8 +22,6 @@ from tidemill.spark.worker_join import HostShares, join_bytes, refused_for_host
 CANDIDATES = ("tide", "moij", "cache", "hybrid", "x_hybrid", "ssij", "inl")
 """Those with an index. The mesh family scans all master data for each micro-batch, since no row may wait beyond it."""
 ASSUMED_ZIPF = 1.0
-CALIBRATION_FILE = "calibration.json"
-"""In the folder of a store, where `tidemill calibrate` puts it."""
 _HEADROOM = 0.1
 _TRANSPORT_ROW_SECONDS = 1.3e-6
 """From the JVM and back with eight master columns, without any join: 1.5 M rows/s on two cores (docs/benchmarks.md)."""
@@ -164,7 +162,7 @@ def chosen_plan(
 
 def costs_of(master: MasterData) -> tuple[Callable[[str], Costs], str]:
     """Seconds of each operation of a join by its name, in a worker, and where they come from."""
-    file = master.path / CALIBRATION_FILE
+    file = master.path / FILE_NAME
     if file.exists():
         measured = Calibration.read(file)
         return lambda name: _in_worker(measured.costs_of(name)), f"measured {measured.measured_at}"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.join.streams import batch, join_on
+from tests.join.streams import batch, build_uneven, join_on
 
 from tidemill.core.errors import StoreError
 from tidemill.join.drive import drive
@@ -23,14 +23,7 @@ MEMORY_BYTES = 8_000_000
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> MasterData:
-    """Even keys, of which some have several rows; rows of many lengths; small pages."""
-    chance = np.random.default_rng(1)
-    keys = np.repeat(np.arange(KEYS) * 2, chance.integers(1, 4, KEYS))
-    names = ["x" * int(length) for length in chance.integers(0, 200, len(keys))]
-    table = pa.table({"id": keys, "number": np.arange(len(keys)), "name": names})
-    path = tmp_path_factory.mktemp("m")
-    MasterData.build(table, key="id", path=path, page_bytes=4096)
-    return MasterData.open(path, reads_in_flight=2)
+    return build_uneven(tmp_path_factory.mktemp("m"), KEYS)
 
 
 @pytest.fixture
