@@ -12,7 +12,6 @@ from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
-    StreamingQueryListener,
     StreamingQueryProgress,
 )
 from rich.table import Table
@@ -20,6 +19,7 @@ from rich.table import Table
 from tidemill.core.units import format_bytes, format_count, format_ms
 from tidemill.spark.metrics import TASKS_FIELD
 from tidemill.spark.metrics_records import BatchMetrics, LookupMetrics, added_up, lookups_of, shed_of
+from tidemill.spark.progress import ProgressListener
 from tidemill.spark.watch_alarms import Alarm, Alarms, Limits
 
 _LOG = logging.getLogger("tidemill.watch")
@@ -27,7 +27,7 @@ _STORE_ERROR = "tidemill.core.errors.StoreError: "
 KEPT_BATCHES = 100
 
 
-class Watch(StreamingQueryListener):
+class Watch(ProgressListener):
     """A listener of all queries of a session, in classic Spark and over Spark Connect.
 
     Args:
