@@ -362,7 +362,7 @@ def _bytes(buffer: pa.Buffer) -> UInt8s:
 
 
 def _presence(at: Int64s) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(at >= 0, bitorder="little"))
+    return pa.py_buffer(np.packbits(at >= 0, bitorder="little").data)
 
 
 def _bitmap(rows: UInt8s, at: Int64s, slot: Slot) -> tuple[int, pa.Buffer]:

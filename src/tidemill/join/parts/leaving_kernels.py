@@ -166,7 +166,7 @@ def add_up_ends(
         leaves = 1 if leaves_unmatched else matches[i]
         end += (sizes[i] + stream_sizes[i * step] + PAIR_WORK_BYTES) * leaves
         ends[i] = end
-    return most <= 1
+    return bool(most <= 1)
 
 
 @njit(types.int64(READ_INT64S, types.int64, types.int64, types.int64), cache=True, inline="always")

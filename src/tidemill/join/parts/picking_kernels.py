@@ -84,7 +84,7 @@ def _page_of(page_code: Int64s, pages: int, code: int) -> int:
 def _code_of(words: npt.NDArray[np.uint64], head: int, room: int, row: int) -> int:
     """The code of a row of a page; of one that lies beyond the page, which is torn, any."""
     start = _row_start(words, head, row) >> 3
-    return np.int64(words[head + start]) if start < room else 0
+    return int(np.int64(words[head + start])) if start < room else 0
 
 
 @njit(types.int64(_READ_WORDS, types.int64, types.int64, types.int64, types.int64), cache=True, nogil=True)
@@ -99,7 +99,7 @@ def _first_at_least(words: npt.NDArray[np.uint64], head: int, room: int, rows: i
         first = np.float64(_code_of(words, head, room, 0))
         last = np.float64(_code_of(words, head, room, high - 1))
         if first < np.float64(code) < last:
-            guess = np.int64((np.float64(code) - first) / (last - first) * np.float64(high - 1))
+            guess = int((np.float64(code) - first) / (last - first) * np.float64(high - 1))
             guess = min(max(guess, 0), high - 1)
             if _code_of(words, head, room, guess) < code:
                 low = guess + 1

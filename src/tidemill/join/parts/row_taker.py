@@ -52,7 +52,8 @@ class RowTaker:
             plain = width > 0 and not column.null_count
             is_plain.append(plain)
             if plain:
-                lines.append([column.buffers()[1].address + column.offset * width, width, end])
+                values: Any = column.buffers()[1]
+                lines.append([values.address + column.offset * width, width, end])
                 end += -(-width * len(rows) // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
         memory = pa.allocate_buffer(end)
         if lines:
@@ -65,7 +66,7 @@ class RowTaker:
                 buffers = [None, memory.slice(begin, width * len(rows))]
                 taken.append(pa.Array.from_buffers(column.type, len(rows), buffers, 0))
             else:
-                taken.append(column.take(pa.array(rows)))
+                taken.append(column.take(rows))
         return pa.RecordBatch.from_arrays(taken, schema=self.schema)
 
 

@@ -48,7 +48,7 @@ def push(
     target, source = arena.ctypes.data, rows.ctypes.data
     for i in range(len(codes)):
         if stride and i + _AHEAD < len(codes):  # written to soon, and rarely in a cache
-            fetch(target + np.int64(free_slots[len(free_slots) - 1 - state[ROWS] - _AHEAD]) * stride)
+            fetch(target + int(free_slots[len(free_slots) - 1 - state[ROWS] - _AHEAD]) * stride)
         slot = np.int64(free_slots[len(free_slots) - 1 - state[ROWS]])
         size = at[i + 1] - at[i]
         if stride:
