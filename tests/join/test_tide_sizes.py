@@ -85,3 +85,17 @@ def test_output_fits_its_reservation_however_wide_stream_rows_are(long_rows: str
     assert isinstance(join, TideJoin)
     for report in finished(drive(join, [rows] * 4)):
         assert sum(output.nbytes for output in report.outputs) <= join.sizes.output_bytes
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("total_bytes", [300_000, 1_000_000, 4_000_000])
+def test_reads_of_narrow_rows_fit_the_disk_buffer(direct: bool, total_bytes: int, tmp_path: Path):
+    """What is known of 400 rows of a page takes as much memory as the page itself."""
+    table = pa.table({"id": np.arange(40_000), "n": np.zeros(40_000, dtype=np.int8)})
+    MasterData.build(table, key="id", path=tmp_path, page_bytes=16_384)
+    store = MasterData.open(tmp_path, direct=direct)
+    join = tide(store, total_bytes)
+    pages = np.arange(min(store.pages, join.sizes.pages_per_read))
+    assert (1 + join.sizes.reads_ahead) * store.rows_buffer_bytes(pages) <= join.sizes.disk_buffer_bytes
+    reports = finished(drive(join, [batch(np.random.default_rng(1).permutation(40_000))]))
+    assert max(report.held_bytes["disk_buffer"] for report in reports) <= join.sizes.disk_buffer_bytes

@@ -19,7 +19,9 @@ from tidemill.join.parts.hot_cache import HotCache
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.keys import stream_keys
 from tidemill.join.parts.leaving import Leaving, count_fates
+from tidemill.join.parts.leaving_kernels import keep_known
 from tidemill.join.parts.row_cache import RowCache
+from tidemill.join.parts.row_taker import RowTaker
 from tidemill.join.parts.service import Service
 from tidemill.join.parts.snapshots import pack, unpack
 from tidemill.join.parts.split import OFTEN
@@ -89,6 +91,7 @@ class TideJoin(SplitJoin):
         self._clear()
         # Held by the sketch: it only makes the join faster, as hot rows do.
         self._sketch = FrequencySketch(self.sizes.sketch_bytes)
+        self._taker = RowTaker(plan.stream_schema)
         self._miss_share = 1.0
 
     def _clear(self) -> None:
@@ -166,6 +169,8 @@ class TideJoin(SplitJoin):
     def _fitting_rows(self) -> int:
         """Rows of the next piece: as many as could wait if no more of them missed than of late."""
         rows = min(_PIECE_ROWS, self._arrivals.rows, max(1, int(self._room.free_rows / self._miss_share)))
+        if self._room.can_resize:  # rows are equally long: there is room for as many as there are slots
+            return max(rows, int(self._room.waiting_rows == 0))
         row_bytes = self._arrivals.next_row_bytes() + 8 + self._room.layout.fixed_bytes
         while rows and not self._room.fits(
             int(rows * self._miss_share) or 1, int(rows * self._miss_share * row_bytes)
@@ -231,7 +236,7 @@ class TideJoin(SplitJoin):
     def _encode(self, batch: pa.RecordBatch, misses: Int64s) -> tuple[tuple[Any, Int64s], int]:
         """The misses as rows, as far as they can wait; and how many rows of the batch those concern."""
         fitting = len(misses)
-        encoded, at = self._room.layout.encode(batch.take(misses))
+        encoded, at = self._room.layout.encode(self._taker.take(batch, misses))
         while not self._room.fits(fitting, int(at[fitting])):
             fitting = (
                 min(fitting - 1, self._room.free_rows) if fitting > self._room.free_rows else fitting // 2
@@ -249,9 +254,10 @@ class TideJoin(SplitJoin):
         self._room.push(codes, regions, rows, at)
 
     def _begin_leaving(self, batch: pa.RecordBatch, at: Int64s, matches: Int64s, sizes: Int64s) -> None:
-        known = np.flatnonzero(matches >= 0)
         self._probed = batch
-        at, matches, sizes = at[known], matches[known], sizes[known]
+        known = np.empty_like(at)
+        count = keep_known(at, matches, sizes, known)
+        at, matches, sizes, known = at[:count], matches[:count], sizes[:count], known[:count]
         if self.plan.stream_key.form.is_hashed:
             hit = np.flatnonzero(matches)
             met = self._are_met(batch.take(known[hit]), self._hot.rows, at[hit])
@@ -261,7 +267,7 @@ class TideJoin(SplitJoin):
         def gather(rows: Int64s) -> pa.RecordBatch:
             if everyone and len(rows) == batch.num_rows and bool((np.diff(rows) == 1).all()):
                 return batch
-            return batch.take(known[rows])
+            return self._taker.take(batch, known[rows])
 
         self._leaving = Leaving(
             self.plan, self._layout, self._hot.rows, at, matches, sizes, gather,

@@ -19,6 +19,7 @@ _READS_AHEAD = 1
 _MOST_ARRIVALS_BYTES = 5 * 2**19
 _MOST_OUTPUT_BYTES = 12 * 2**19
 _INDEX_BYTES_OF_A_REGION = REGION_BYTES + 16
+_ALIGNMENT_BYTES = 4096
 RESERVED = ("arrivals", "hot_rows", "sketch", "waiting", "disk_buffer", "index", "output")
 
 
@@ -87,7 +88,7 @@ class TideSizes:
             stream_row_bytes=plan.stream_row_bytes,
             master_row_bytes=master.row_bytes,
             page_bytes=master.longest_page_bytes,
-            page_work_bytes=master.rows_buffer_bytes([0]) - master.longest_page_bytes if master.pages else 0,
+            page_work_bytes=_page_work_bytes(master) if master.pages else 0,
             pages=master.pages,
             index_bytes=master.index_bytes,
         )
@@ -116,7 +117,7 @@ class TideSizes:
             stream_row_bytes: Expected size of a stream row.
             master_row_bytes: Of a master row on average.
             page_bytes: Of the longest page.
-            page_work_bytes: Held beside the rows of a page while it is read.
+            page_work_bytes: Held beside the rows of a page while it is read, with 4 KiB for its alignment.
             pages: Of the master data.
             index_bytes: Of the store's index.
             hot_share: Of what is left, for hot rows at first.
@@ -126,7 +127,7 @@ class TideSizes:
             miss_costs: By which it does.
         """
         stream_row = stream_row_bytes + 24
-        longest = page_bytes + max(4096, page_work_bytes)
+        longest = page_bytes + max(_ALIGNMENT_BYTES, page_work_bytes)
         output_row = 3 * (stream_row + max(master_row_bytes, page_bytes))
         least = {
             "arrivals": 2 * (stream_row + WORK_BYTES_PER_ROW),
@@ -148,7 +149,7 @@ class TideSizes:
         regions = -(-pages // region_pages)
         index = index_bytes + regions * _INDEX_BYTES_OF_A_REGION + 64
         spare += least["index"] - index
-        region_bytes = region_pages * (longest - 4096) + 4096  # read together: aligned once
+        region_bytes = region_pages * (longest - _ALIGNMENT_BYTES) + _ALIGNMENT_BYTES  # aligned once
         # A read costs as much work as two regions take to read: at small budgets fewer and larger ones are better.
         reads_ahead = _READS_AHEAD if spare > _READS_AHEAD * 32 * region_bytes else 1
         regions_per_read = max(1, min(most_regions_per_read, spare // (3 * (1 + reads_ahead) * region_bytes)))
@@ -174,6 +175,13 @@ class TideSizes:
             miss_costs=miss_costs or MissCosts(),
             **parts,
         )
+
+
+def _page_work_bytes(master: Master) -> int:
+    """Held beside a page while it is read, and 4 KiB to align it: they count even where reads need not be aligned."""
+    alone, twice = master.rows_buffer_bytes([0]), master.rows_buffer_bytes([0, 0])
+    aligns_bytes = 2 * alone - twice
+    return alone - master.longest_page_bytes + max(0, _ALIGNMENT_BYTES - aligns_bytes)
 
 
 def _too_little(total_bytes: int, least_bytes: int) -> BudgetError:

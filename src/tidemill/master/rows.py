@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from tidemill.core.errors import SpecError
 from tidemill.core.recycled import Recycled
+from tidemill.master import column_kernels
 from tidemill.master import row_kernels as kernels
 from tidemill.master.nested import children_schema, pack_nested, unpack_nested
 from tidemill.master.plain import has_no_plain_form, plain, plain_type
@@ -159,17 +160,19 @@ class RowLayout:
         room, memory = _allocated(columns.most_bytes(len(at)), memory_from)
         found = np.empty((len(columns.slots) + 1, 5), dtype=np.int64)
         facts = (rows, at, columns.facts)
-        absent = kernels.get_columns(*facts, room, found)
+        absent = column_kernels.get_columns(*facts, room, found)
         *places, (*_, values_bytes, _) = found.tolist()
         columns.check_sizes(places, len(at))
         values_room, values = _allocated(values_bytes, memory_from)
         if values_bytes:
-            kernels.get_values(*facts, found, room, values_room)
+            column_kernels.get_values(*facts, found, room, values_room)
         arrays: list[pa.Array[Any]] = []
+        # Of columns without NULLs of their own: seven bitmaps of the same bits took 10 ns a row.
+        without_absent = (absent, _presence(at)) if absent else (0, None)
         for slot, (place, size, is_full, values_place, values_size) in zip(
             columns.slots, places, strict=True
         ):
-            nulls, bitmap = (0, None) if is_full and not absent else _bitmap(rows, at, slot)
+            nulls, bitmap = without_absent if is_full else _bitmap(rows, at, slot)
             buffers = [bitmap, memory.slice(place, size)]
             if slot.kind == "open":
                 buffers.append(values.slice(values_place, values_size))
@@ -358,9 +361,13 @@ def _bytes(buffer: pa.Buffer) -> UInt8s:
     return np.frombuffer(memoryview(buffer), np.uint8)
 
 
+def _presence(at: Int64s) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(at >= 0, bitorder="little").data)
+
+
 def _bitmap(rows: UInt8s, at: Int64s, slot: Slot) -> tuple[int, pa.Buffer]:
     bitmap = pa.allocate_buffer(-(-len(at) // 8))
-    nulls = kernels.get_validity(rows, at, slot.validity_place, slot.validity_bit, _bytes(bitmap))
+    nulls = column_kernels.get_validity(rows, at, slot.validity_place, slot.validity_bit, _bytes(bitmap))
     return nulls, bitmap
 
 

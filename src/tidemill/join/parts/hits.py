@@ -7,6 +7,7 @@ from numba import njit, types
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.cell_kernels import size_at
 from tidemill.join.parts.kernels import Int64s
+from tidemill.join.parts.row_taker import RowTaker
 from tidemill.master.row_kernels import INT64S, READ_BYTES, READ_INT64S, UInt8s
 from tidemill.master.rows import RowLayout
 
@@ -71,6 +72,7 @@ class Hits:
         keeps_rows = bool(plan.master_columns)
         self._rule = np.array([*pairs_per(plan), stream_row_bytes, *hot_shape, keeps_rows], dtype=np.int64)
         self._cursor = np.zeros(5, dtype=np.int64)
+        self._taker = RowTaker(plan.stream_schema)
 
     @property
     def rows_left(self) -> int:
@@ -99,7 +101,7 @@ class Hits:
         return output, matched, until - before - matched
 
     def _output(self, hot_rows: UInt8s, pair_row: Int64s, pair_at: Int64s) -> pa.RecordBatch:
-        stream_rows = self._batch.take(self._positions[pair_row])
+        stream_rows = self._taker.take(self._batch, self._positions[pair_row])
         if not self._plan.chosen_columns:
             return self._plan.assemble(stream_rows, None, self._matches[pair_row] > 0)
         master_rows = self._layout.decode(hot_rows, pair_at, self._plan.chosen_columns)

@@ -111,10 +111,10 @@ class Leaving:
 
     def _output_ends(self, sizes: Int64s, stream_sizes: Int64s) -> Int64s | None:
         """Bytes of output up to and with each row, when no row has more than one match; else None."""
-        if len(self.matches) and int(self.matches.max()) > 1:
-            return None
-        leaves = 1 if self.plan.how == "left" else self.matches
-        return np.cumsum((sizes + (stream_sizes + kernels.PAIR_WORK_BYTES)) * leaves)
+        ends = np.empty_like(sizes)
+        leaves_unmatched = self.plan.how == "left"
+        is_one_each = kernels.add_up_ends(self.matches, sizes, stream_sizes, leaves_unmatched, ends)
+        return ends if is_one_each else None
 
     def _put_out_one_each(
         self, ends: Int64s, before: int, limit_bytes: int

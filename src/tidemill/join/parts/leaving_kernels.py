@@ -137,6 +137,38 @@ def stage(
         cursor[NEXT_MATCH] = 0
 
 
+@njit(types.int64(INT64S, INT64S, INT64S, INT64S), cache=True, nogil=True)
+def keep_known(at: Int64s, matches: Int64s, sizes: Int64s, known: Int64s) -> int:
+    """How many rows met a hot row or are known to have no match (`matches` of 0 or more): they close up.
+
+    `known` gets their numbers. No branch: which row is a hit cannot be guessed.
+    """
+    count = 0
+    for i in range(len(at)):
+        known[count] = i
+        at[count], matches[count], sizes[count] = at[i], matches[i], sizes[i]
+        count += matches[i] >= 0
+    return count
+
+
+@njit(types.boolean(READ_INT64S, READ_INT64S, READ_INT64S, types.boolean, INT64S), cache=True, nogil=True)
+def add_up_ends(
+    matches: Int64s, sizes: Int64s, stream_sizes: Int64s, leaves_unmatched: bool, ends: Int64s
+) -> bool:
+    """Whether no row has more than one match; then `ends` gets the bytes of output up to and with each row.
+
+    Stream rows take `stream_sizes` each, or all the same when there is one.
+    """
+    end, most = np.int64(0), np.int64(0)
+    step = 1 if len(stream_sizes) > 1 else 0
+    for i in range(len(matches)):
+        most = max(most, matches[i])
+        leaves = 1 if leaves_unmatched else matches[i]
+        end += (sizes[i] + stream_sizes[i * step] + PAIR_WORK_BYTES) * leaves
+        ends[i] = end
+    return bool(most <= 1)
+
+
 @njit(types.int64(READ_INT64S, types.int64, types.int64, types.int64), cache=True, inline="always")
 def first_at_least(stored: Int64s, low: np.int64, high: np.int64, code: np.int64) -> np.int64:
     """The first place from low to high, where codes ascend, whose code is not smaller.
@@ -194,8 +226,10 @@ __all__ = [
     "PAIR_WORK_BYTES",
     "STAGED",
     "USED_BYTES",
+    "add_up_ends",
     "find",
     "first_at_least",
+    "keep_known",
     "last_not_after",
     "pair_up",
     "stage",

@@ -4,12 +4,14 @@ import numpy as np
 from numba import njit, types
 
 from tidemill.join.parts.kernels import Int32s, Int64s
+from tidemill.master.addresses import fetch
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s, move_bytes
 
 HEADER_BYTES = 8  # before a row of open length: its slot and its size, so that the arena can be walked
 ROWS, END, DEAD_BYTES, CLOCK = range(4)
 """Places in `state`: rows that wait, end of the arena, bytes in it of rows gone, age counter."""
 
+_AHEAD = 8  # rows
 _INT32S = types.Array(types.int32, 1, "C")
 _READ_INT32S = types.Array(types.int32, 1, "C", readonly=True)
 
@@ -45,6 +47,8 @@ def push(
     """
     target, source = arena.ctypes.data, rows.ctypes.data
     for i in range(len(codes)):
+        if stride and i + _AHEAD < len(codes):  # written to soon, and rarely in a cache
+            fetch(target + int(free_slots[len(free_slots) - 1 - state[ROWS] - _AHEAD]) * stride)
         slot = np.int64(free_slots[len(free_slots) - 1 - state[ROWS]])
         size = at[i + 1] - at[i]
         if stride:

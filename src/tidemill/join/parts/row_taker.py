@@ -1,0 +1,79 @@
+"""Rows of a batch by number: columns of fixed width by one compiled call, all others by Arrow."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numba import njit, types
+
+from tidemill.join.parts.kernels import Int64s
+from tidemill.master.addresses import move_4, move_8, move_bytes
+from tidemill.master.row_kernels import CACHE_LINE_BYTES, READ_FACTS, READ_INT64S
+
+_SOURCE, _WIDTH, _TARGET = range(3)
+
+
+@njit(types.void(READ_FACTS, READ_INT64S, types.int64), cache=True, nogil=True)
+def _take_fixed(columns: Int64s, rows: Int64s, base: int) -> None:
+    """Gather values of columns without NULLs; a line of `columns` has address, width, and where the column goes."""
+    for c in range(len(columns)):
+        source, width, target = columns[c, _SOURCE], columns[c, _WIDTH], base + columns[c, _TARGET]
+        if width == 8:
+            for i in range(len(rows)):
+                move_8(target + i * 8, source + rows[i] * 8)
+        elif width == 4:
+            for i in range(len(rows)):
+                move_4(target + i * 4, source + rows[i] * 4)
+        else:
+            for i in range(len(rows)):
+                move_bytes(target + i * width, source + rows[i] * width, width)
+
+
+class RowTaker:
+    """As `RecordBatch.take`, for batches of one schema and rows that are surely there.
+
+    Arrow looks at each number once more and at each column apart: three columns of 20 bytes take it four times as long.
+
+    >>> taker = RowTaker(pa.schema([("a", pa.int32()), ("b", pa.string())]))
+    >>> batch = pa.RecordBatch.from_pydict({"a": [7, 8, 9], "b": ["x", "y", None]}, schema=taker.schema)
+    >>> taker.take(batch, np.array([2, 0])).to_pylist()
+    [{'a': 9, 'b': None}, {'a': 7, 'b': 'x'}]
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._widths = [_fixed_width(field.type) for field in schema]
+
+    def take(self, batch: pa.RecordBatch, rows: Int64s) -> pa.RecordBatch:
+        """Those rows, in that order, as often as they are named."""
+        columns = batch.columns
+        lines, is_plain, end = [], [], 0
+        for column, width in zip(columns, self._widths, strict=True):
+            plain = width > 0 and not column.null_count
+            is_plain.append(plain)
+            if plain:
+                values: Any = column.buffers()[1]
+                lines.append([values.address + column.offset * width, width, end])
+                end += -(-width * len(rows) // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+        memory = pa.allocate_buffer(end)
+        if lines:
+            _take_fixed(np.array(lines, dtype=np.int64), rows, memory.address)
+        taken: list[pa.Array[Any]] = []
+        places = iter(lines)
+        for column, plain in zip(columns, is_plain, strict=True):
+            if plain:
+                _, width, begin = next(places)
+                buffers = [None, memory.slice(begin, width * len(rows))]
+                taken.append(pa.Array.from_buffers(column.type, len(rows), buffers, 0))
+            else:
+                taken.append(column.take(rows))
+        return pa.RecordBatch.from_arrays(taken, schema=self.schema)
+
+
+def _fixed_width(kind: pa.DataType) -> int:
+    """Bytes of each value; 0 where they are not whole bytes, or lie in more than one buffer."""
+    is_plain = pa.types.is_primitive(kind) and not pa.types.is_boolean(kind)
+    return kind.bit_width // 8 if is_plain else 0
+
+
+__all__ = ["RowTaker"]
