@@ -62,7 +62,7 @@ class SsijModel:
 
     def steady_state(self, workload: Workload, sizes: SsijSizes) -> SteadyState:
         page_bytes = workload.rows_per_page * workload.master_row_bytes + ENTRY_BYTES
-        cached = min(np.floor(sizes.generation_bytes / page_bytes), workload.master_pages)
+        cached = min(sizes.generation_bytes // page_bytes, workload.master_pages)
         everywhere = PageRates.of(workload)
         rates = everywhere.without_top(cached)
         missed = rates.asked_share
