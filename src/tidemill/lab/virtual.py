@@ -120,10 +120,10 @@ def run_virtual(
             **options,
         )
         began_with = join.sizes
-        counting = _Counting(join, master, workload, batches)
+        counting = Counting(join, master, workload, batches)
         before, after, is_settled = counting.until_settled(stream_rows)
         counted = after - before
-        state = _state(algorithm, master, counted, counting.held)
+        state = state_of(algorithm, master, counted, counting.held)
         stored = as_stored(workload, master)
         return VirtualRun(
             algorithm, stored, began_with, state, before.rows_in, counted.rows_in, is_settled, counted
@@ -132,7 +132,7 @@ def run_virtual(
         master.close()
 
 
-class _Counting:
+class Counting:
     """Drives a join and adds up what it reports."""
 
     def __init__(
@@ -156,7 +156,7 @@ class _Counting:
 
     def _seconds(self, counts: Counts) -> float:
         """Of a stream row, on a disk of 2008."""
-        return 1 / _state("", self._master, counts, {}).rows_per_s(COSTS_OF_2008)
+        return 1 / state_of("", self._master, counts, {}).rows_per_s(COSTS_OF_2008)
 
     def _stretch(self, rows: int | None) -> Counts:
         begin = self._now
@@ -164,7 +164,7 @@ class _Counting:
             self._now.rows_in - begin.rows_in < self._rows_wanted(rows)
             or self._now.waited - begin.waited < _TURNS * self._most_waiting
         ):
-            self._see(next(self._reports))
+            self.step()
         return self._now
 
     def _rows_wanted(self, given: int | None) -> int:
@@ -173,6 +173,11 @@ class _Counting:
         hot_rows = self.held.get("hot_rows", 0) // self._workload.master_row_bytes
         least = _LEAST_ROWS_TO_LEARN if "hot_rows" in self.held else _LEAST_ROWS
         return max(least, _ROWS_PER_WAITING_ROW * self._most_waiting, _ROWS_PER_HOT_ROW * hot_rows)
+
+    def step(self) -> Counts:
+        """One step of the join, and all counts up to here."""
+        self._see(next(self._reports))
+        return self._now
 
     def _see(self, report: StepReport) -> None:
         now, held = self._now, report.held_bytes
@@ -199,7 +204,7 @@ class _Counting:
         )
 
 
-def _state(algorithm: str, master: MasterData, counts: Counts, held: dict[str, int]) -> SteadyState:
+def state_of(algorithm: str, master: MasterData, counts: Counts, held: dict[str, int]) -> SteadyState:
     """What was counted, for one stream row.
 
     A stretch may begin with a full room and end with an empty one: so reads are shared out among the rows that left
@@ -235,4 +240,4 @@ def _state(algorithm: str, master: MasterData, counts: Counts, held: dict[str, i
     )
 
 
-__all__ = ["OVERLAPPED", "Counts", "VirtualRun", "run_virtual"]
+__all__ = ["OVERLAPPED", "Counting", "Counts", "VirtualRun", "run_virtual", "state_of"]
