@@ -119,7 +119,7 @@ def _stream(master: MasterData) -> tuple[pa.Schema, list[pa.RecordBatch]]:
     names = [*(f"of_{name}" for name in keys.schema.names), "event"]
     numbers = pa.array(np.arange(_BATCH_ROWS))
     batches = [
-        pa.RecordBatch.from_arrays([*keys.take(pa.array(draw.draw(_BATCH_ROWS))).columns, numbers], names)
+        pa.RecordBatch.from_arrays([*keys.take(draw.draw(_BATCH_ROWS)).columns, numbers], names)
         for _ in range(_BATCHES)
     ]
     return batches[0].schema, batches
