@@ -1,11 +1,15 @@
 """SSIJ beyond the laws: phases, cached pages, the time-out of the pending phase."""
 
+from pathlib import Path
+
 import pytest
 from tests.join.streams import batch, build, join_on, skewed, totals
 
 from tidemill.core.errors import BudgetError
 from tidemill.join.drive import drive
 from tidemill.join.ssij import SsijJoin
+from tidemill.lab.predicted import workload_of
+from tidemill.lab.virtual import run_virtual
 from tidemill.master import MasterData
 
 
@@ -59,3 +63,11 @@ def test_a_budget_too_small_names_the_least_that_works(master: MasterData):
         ssij(master, 5000)
     least = refusal.value.least_bytes
     assert totals(drive(ssij(master, least), [batch(range(50))]))["emitted_rows"] == 50
+
+
+def test_popular_pages_are_found_where_one_page_at_a_time_has_room(tmp_path: Path):
+    """Of the pages that are met first few are worth a place; 8 pages fit, and the best 8 have about a quarter of the stream."""
+    workload = workload_of(1.0, 60_000)
+    run = run_virtual("ssij", workload, memory_bytes=900_000, folder=tmp_path, stream_rows=20_000)
+    assert run.sizes.candidate_bytes < 2 * run.sizes.bytes_of_a_candidate
+    assert run.state.hit_share > 0.2

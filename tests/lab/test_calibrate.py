@@ -30,5 +30,5 @@ def test_calibrate_writes_costs_beside_the_store(tmp_path: Path, monkeypatch: py
         assert costs.output_row_seconds > 0
         assert costs.step_seconds > costs.stream_row_seconds
         assert costs.read.seconds(2**20) >= costs.read.seconds(2**14) > costs.probe.seconds(2**20)
-    assert json.loads(told.stdout)["format"] == 1
+    assert json.loads(told.stdout)["format"] == 2
     assert MasterData.open(store).rows == 20_000  # the file beside it does no harm

@@ -40,6 +40,7 @@ def page(tmp_path: Path) -> Path:
     results = [
         result("mesh-10a", "holds"),
         result("mesh-10b", "does not hold here", reason=reason),
+        result("moij-7d", "not measured", holds=None, figures=[], measured="", reason="no generator"),
         result("xhybrid-3a", "failed", figures=[], measured="", reason="exit code 1: <ValueError>"),
     ]
     for one in results:
@@ -49,7 +50,7 @@ def page(tmp_path: Path) -> Path:
 
 def test_the_page_has_claims_verdicts_figures_and_errors_of_predictions(page: Path):
     text = page.read_text()
-    assert "3 experiments: 1 holds, 1 does not hold here, 1 failed." in text
+    assert "4 experiments: 1 holds, 1 does not hold here, 1 not measured, 1 failed." in text
     assert text.count("data:image/svg+xml;base64,") == 2
     assert "more memory &amp; more rows" in text
     assert "exit code 1: &lt;ValueError&gt;" in text
@@ -62,7 +63,7 @@ def test_a_later_result_of_an_id_replaces_the_earlier(page: Path):
     later = result("mesh-10b", "holds", finished_at="2026-11-16T09:00:00+00:00")
     write_results(page.parent / "a-first-by-name.json", "lab", 7, [later])
     (page.parent / "other.json").write_text(json.dumps({"name": "joins", "results": []}))
-    assert "3 experiments: 2 holds, 1 failed." in write_report(page.parent).read_text()
+    assert "4 experiments: 2 holds, 1 not measured, 1 failed." in write_report(page.parent).read_text()
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path):
@@ -105,8 +106,8 @@ def test_a_browser_shows_every_figure_and_nothing_is_wider_than_the_screen(
     assert view.evaluate("document.querySelector('#mesh-10b').getBoundingClientRect().top") < 800
     colours = {
         name: view.eval_on_selector(f".{name}", "e => getComputedStyle(e).backgroundColor")
-        for name in ("holds", "not", "failed")
+        for name in ("holds", "not", "unknown", "failed")
     }
-    assert len(set(colours.values())) == 3
+    assert len(set(colours.values())) == 4
     assert complaints == []
     view.screenshot(path=tmp_path / "page.png", full_page=True)

@@ -149,6 +149,26 @@ def test_a_set_goes_on_where_it_was_interrupted_and_fails_anew(made_up: MadeUpLa
     assert (tmp_path / "data" / "ran").read_text().split() == ["a-1", "b-2", "b-2", "c-3"]
 
 
+def test_what_could_not_be_measured_is_no_verdict_on_the_claim_and_is_tried_again(
+    made_up: MadeUpLab, tmp_path: Path
+):
+    made_up.add(
+        "a-1",
+        """
+        if not (setting.folder / "tool").exists():
+            return Finding.not_measured("there is no tool here")
+        return Finding(holds=True, measured="done")
+        """,
+    )
+    options = LabOptions(ids=("a-1",), quick=True, folder=tmp_path)
+    (told,) = run_experiments(options, quiet, tmp_path / "kept.jsonl")
+    answer = ("not measured", None, False, "there is no tool here")
+    assert (told["verdict"], told["holds"], told["failed"], told["reason"]) == answer
+    (tmp_path / "tool").touch()
+    (told,) = run_experiments(options, quiet, tmp_path / "kept.jsonl")
+    assert told["verdict"] == "holds"
+
+
 def test_progress_reaches_from_nothing_to_all(made_up: MadeUpLab, tmp_path: Path):
     made_up.add("a-1", HOLDS)
     made_up.add("b-2", HOLDS)

@@ -1,12 +1,16 @@
 """Phases of reads for the oldest rows: limits by hand, and against phases played through row by row."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.model.cost.moij import MODEL as MOIJ
 from tidemill.model.oldest_first import OldestFirst
 from tidemill.model.page_rates import PageRates
+from tidemill.model.workload import Workload
 
 PAGES = 400
 
@@ -86,3 +90,12 @@ def test_more_room_needs_no_more_reads(zipf, room, segment_pages, in_order):
 
 def test_nobody_asks_and_nothing_is_read():
     assert predicted(np.zeros(3), 100, 2).reads_per_row == 0
+
+
+def test_pages_that_nobody_asks_for_are_no_overflow() -> None:
+    """With master data of one page nearly all classes are asked for, and one never is."""
+    tiny = Workload(master_rows=100, master_row_bytes=120, stream_row_bytes=20, zipf_exponent=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        state = MOIJ.steady_state(tiny, MOIJ.default_sizes(tiny, 100_000_000))
+    assert 0 <= state.hit_share <= 1

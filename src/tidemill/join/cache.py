@@ -9,7 +9,7 @@ from tidemill.core.memory import MemoryBudget
 from tidemill.join.cache_sizes import CacheSizes
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.hot_rows import HotRows
-from tidemill.join.parts.hot_set import HotSet
+from tidemill.join.parts.hot_set import LEAST_AGEING_ROWS, LEAST_GAIN, HotSet
 from tidemill.join.parts.kernels import Bools, Int64s
 from tidemill.join.parts.needs import needs_of
 from tidemill.join.parts.tally import StepTally
@@ -39,7 +39,7 @@ class CacheJoin(WaitingJoin[CacheSizes]):
     Source: Naeem et al., *Big Data Velocity Management*, IEEE Access 2020, §II-B (the phases) and
     §IV-A (frequent means more than a preset threshold of matches). What it leaves open, and we chose:
     - Threshold: more than `threshold_matches` = 1, counted across steps with ageing. §IV-A says
-      *greater than*, the example of §II-B counts 3 of 3; we follow §IV-A.
+      *greater than*, the example of §II-B counts 3 of 3; we follow §IV-A. With little memory it is more.
     - Hot rows full: the least frequent are evicted, when candidates are more frequent by enough.
     - Switching: hot rows are immutable generations, so a row turns hot with the next generation,
       not at once.
@@ -77,7 +77,12 @@ class CacheJoin(WaitingJoin[CacheSizes]):
             candidate_bytes=sizes.candidate_bytes,
             frequency_bytes=sizes.frequency_bytes,
             row_bytes=master.row_bytes,
-            threshold_matches=sizes.threshold_matches,
+            # Where candidates have room for few keys, those met twice would take it all: were it full of keys with fewer
+            # matches than these, a switch would not be worth its cost.
+            threshold_matches=max(
+                sizes.threshold_matches,
+                int(LEAST_GAIN * LEAST_AGEING_ROWS * master.row_bytes / max(1, sizes.candidate_bytes)),
+            ),
             least_rows_between_switches=sizes.least_rows_between_switches,
         )
         self._next_hot_rows: HotRows | None = None

@@ -1,7 +1,7 @@
 """What operations cost on this machine and on this store, in under a minute."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,11 +13,13 @@ from tidemill.core.errors import SpecError
 from tidemill.core.memory import MemoryBudget
 from tidemill.join.catalog import make_join
 from tidemill.join.output import OutputPlan
+from tidemill.lab.calibrate_joins import overheads
 from tidemill.lab.calibrate_kernels import BATCH_ROWS, RowSeconds, Sample, probe_curve, seconds_of
 from tidemill.lab.device import measure_device
 from tidemill.lab.master_rows import master_reader
 from tidemill.master import MasterData
 from tidemill.model.calibration import Calibration, Family
+from tidemill.model.catalog import MODELLED
 from tidemill.model.work import Costs, ReadCurve
 
 READS_IN_FLIGHT = 16
@@ -45,21 +47,21 @@ def calibrate(store: Path, *, progress: Progress = lambda _doing, _done: None) -
         progress("the disk", 0.0)
         longest = max(master.manifest.files, key=lambda file: file.bytes)
         device = measure_device(master.path / longest.name)
-        progress("reads of the store", 0.2)
+        progress("reads of the store", 0.1)
         reads = _Reads(master)
         curves: dict[Family, ReadCurve] = {
             "scan": reads.curve(reads.scan),
             "lookup": reads.curve(reads.lookup),
             "rows": reads.curve(reads.rows),
         }
-        progress("lookups", 0.5)
+        progress("lookups", 0.3)
         probe = probe_curve()
-        progress("rows", 0.7)
+        progress("rows", 0.4)
         sample = sample_of(master)
         columns, rows = sample.of_columns(), sample.of_rows()
-        progress("steps", 0.9)
+        progress("steps", 0.5)
         steps = {name: _step_seconds(master, sample, name) for name in ("inl", "tide")}
-        return Calibration(
+        found = Calibration(
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
             store=master.identity,
             master_row_bytes=master.row_bytes,
@@ -71,6 +73,9 @@ def calibrate(store: Path, *, progress: Progress = lambda _doing, _done: None) -
             },
             device_bytes_per_s=device.by_in_flight,
         )
+        progress("joins", 0.6)
+        known = {name: found.costs_of(name) for name in MODELLED}
+        return replace(found, by_join=dict(overheads(master, known)))
     finally:
         master.close()
 

@@ -47,15 +47,25 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Whether the claim holds here."""
+    """Whether the claim holds here.
 
-    holds: bool
+    >>> Finding.not_measured("tpchgen-cli is not installed").holds is None
+    True
+    """
+
+    holds: bool | None
+    """None where it could not be measured here."""
     measured: str
     """The decisive numbers in a sentence."""
     reason: str = ""
-    """Why it does not hold, or what limits the answer."""
+    """Why it does not hold or was not measured, or what limits the answer."""
     values: Mapping[str, float] = field(default_factory=dict)
     figures: Sequence[Figure] = ()
+
+    @classmethod
+    def not_measured(cls, reason: str) -> "Finding":
+        """No answer: something that the experiment needs is not on this machine."""
+        return cls(holds=None, measured="", reason=reason)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ class Compared:
     measured: float
     noise: float = 0.0
     """Spread of repetitions by their median; none in virtual time."""
+    is_settled: bool = True
 
     @property
     def error(self) -> float:
@@ -100,6 +101,7 @@ def compare_virtual(
         memory_share=memory_share,
         predicted=predicted_rate(algorithm, run.workload, memory_bytes, costs),
         measured=run.state.rows_per_s(costs),
+        is_settled=run.is_settled,
     )
 
 

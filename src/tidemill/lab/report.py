@@ -14,7 +14,7 @@ from tidemill.core.units import format_bytes
 from tidemill.lab.plot_experiment import plot_experiment
 from tidemill.lab.predicted_beside import compare
 
-CLASSES = {"holds": "holds", "does not hold here": "not", "failed": "failed"}
+CLASSES = {"holds": "holds", "does not hold here": "not", "not measured": "unknown", "failed": "failed"}
 
 
 def write_report(folder: Path) -> Path:

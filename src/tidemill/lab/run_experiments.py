@@ -19,7 +19,8 @@ from tidemill.lab.experiment import Experiment, Progress, all_experiments, exper
 from tidemill.lab.experiment_cell import ExperimentCell
 from tidemill.lab.kept_cells import KeptCells
 
-Verdict = Literal["holds", "does not hold here", "failed"]
+Verdict = Literal["holds", "does not hold here", "not measured", "failed"]
+_VERDICTS: dict[bool | None, Verdict] = {True: "holds", False: "does not hold here", None: "not measured"}
 
 QUICK_LIMIT_S = 600.0
 """A quick experiment promises a minute on two idle cores; on a busy machine it may get a tenth of them."""
@@ -59,7 +60,8 @@ def run_experiments(
     Args:
         options: What to run.
         progress: Told what is being done, and how much of all of it is done.
-        resume_file: Experiments found there are not run again, unless they failed; each one that ends is appended.
+        resume_file: Experiments found there are not run again, unless they failed or could not be measured; each one
+            that ends is appended.
     """
     kept = KeptCells(resume_file)
     for number, name in enumerate(options.ids):
@@ -68,14 +70,14 @@ def run_experiments(
         def step(doing: str, done: float, name: str = name, number: int = number) -> None:
             progress(f"{name}: {doing}", (number + done) / len(options.ids))
 
-        if (cell, 0) not in kept:
+        if (cell, 0) not in kept or kept[cell, 0]["holds"] is None:
             step("starting", 0.0)
             kept.keep(cell, 0, run_one(cell, options, step))
         yield kept[cell, 0]
 
 
 def run_one(cell: ExperimentCell, options: LabOptions, progress: Progress) -> dict[str, Any]:
-    """The result of one experiment; `holds` is null where it failed."""
+    """The result of one experiment; `holds` is null where it failed or could not be measured."""
     options.folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with tempfile.TemporaryFile("w+") as complaints:
@@ -94,7 +96,7 @@ def _result(
 ) -> dict[str, Any]:
     failed = finding is None
     answer = finding or {"holds": None, "measured": "", "reason": failure, "values": {}, "figures": []}
-    verdict: Verdict = "failed" if failed else "holds" if answer["holds"] else "does not hold here"
+    verdict: Verdict = "failed" if failed else _VERDICTS[answer["holds"]]
     stated = {"claim": of.claim, "source": of.source, "sizes": of.sizes}
     return {
         **asdict(cell),

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tidemill.core.errors import SpecError, StoreError
 from tidemill.model.work import Costs, ReadCurve
 
-FORMAT = 1
+FORMAT = 2
 FILE_NAME = "calibration.json"
 """In the folder of a store, where `tidemill calibrate` puts it and `tm.enrich` looks for it."""
 
@@ -23,6 +23,16 @@ _FAMILIES: dict[str, Family] = {
     "moij": "rows",
     "tide": "rows",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinOverhead:
+    """What a join costs beside reads and the parts of a row, mostly Python and Arrow: found from short runs of it."""
+
+    stream_row_seconds: float
+    """Of a row that comes, with its part of the steps that only probe."""
+    step_seconds: float
+    """Of a step that reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +52,8 @@ class Calibration:
     by_family: Mapping[Family, Costs]
     device_bytes_per_s: Mapping[int, Mapping[int, float]]
     """By reads in flight and bytes of a read, past the page cache."""
+    by_join: Mapping[str, JoinOverhead] = field(default_factory=dict)
+    """Of joins by name; those of the family where one was not run."""
 
     @property
     def costs(self) -> Costs:
@@ -50,7 +62,9 @@ class Calibration:
 
     def costs_of(self, algorithm: str) -> Costs:
         """Those of a join by its name."""
-        return self.by_family[_FAMILIES.get(algorithm, "scan")]
+        costs = self.by_family[_FAMILIES.get(algorithm, "scan")]
+        overhead = self.by_join.get(algorithm)
+        return replace(costs, **vars(overhead)) if overhead else costs
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
@@ -71,6 +85,7 @@ class Calibration:
                 int(in_flight): {int(size): float(speed) for size, speed in speeds.items()}
                 for in_flight, speeds in told["device_bytes_per_s"].items()
             }
+            told["by_join"] = {name: JoinOverhead(**one) for name, one in told["by_join"].items()}
             return cls(**told)
         except (KeyError, TypeError, ValueError) as error:
             raise _no_calibration(where, f"lacks or misplaces {error}") from error
@@ -105,4 +120,4 @@ def _no_calibration(where: str, what: str) -> StoreError:
     )
 
 
-__all__ = ["FILE_NAME", "FORMAT", "Calibration", "Family"]
+__all__ = ["FILE_NAME", "FORMAT", "Calibration", "Family", "JoinOverhead"]

@@ -133,7 +133,7 @@ class OldestFirst:
         none_came = np.exp(-rate * phase)
         first = np.exp(-rate * ((sure + 1) * phase - age))
         survived = stays**sure
-        later = survived * stays * first / np.maximum(1e-300, 1 - stays * none_came)
+        later = survived * stays * first / np.maximum(1e-100, 1 - stays * none_came)
         number, ages = _sums_of_powers(stays, sure)
         phases = number + later
         rows = rate * (phase * ages + age * later)

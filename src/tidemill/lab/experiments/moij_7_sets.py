@@ -22,7 +22,7 @@ def run_7d(setting: Setting) -> Finding:
     try:
         generator()
     except SpecError as missing:
-        return Finding(holds=False, measured="nothing was measured", reason=str(missing))
+        return Finding.not_measured(str(missing))
     factor = _TPCH_QUICK if setting.quick else _TPCH_FULL
 
     def data(distinct: bool) -> DataSet:

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
 
 from tidemill.core.errors import BudgetError
 from tidemill.join.hybrid import HybridSizes
@@ -15,6 +17,8 @@ from tidemill.model.page_rates import PageRates
 from tidemill.model.prediction import SteadyState, memory_split
 from tidemill.model.work import Work
 from tidemill.model.workload import Workload
+
+SizesT = TypeVar("SizesT")
 
 
 class HybridModel:
@@ -132,6 +136,37 @@ def waiting_state(workload: Workload, sizes: Any, work: Work, hot: HotPart | Non
     )
 
 
+def answered_first(
+    workload: Workload, sizes: Any, rates: PageRates, *, missed_share: float, hot_bytes: float
+) -> SteadyState:
+    """Of a join that looks a row up in memory first and lets it wait for single pages if it is not there.
+
+    Args:
+        workload: Master data and skew.
+        sizes: Of the join.
+        rates: How often pages are asked for by rows that memory does not answer.
+        missed_share: Of the stream, these rows.
+        hot_bytes: Of what answers.
+    """
+    phases = waiting_phases(workload, sizes, rates)
+    reads = page_reads(workload, phases, sizes.pages_per_step)
+    work = reads + replace(waiting_work(workload, missed_share), hot_probes=1)
+    hot = HotPart(hit_share=workload.matched_share - missed_share, bytes_held=hot_bytes)
+    return waiting_state(workload, sizes, work, hot)
+
+
+def borders(default: SizesT) -> Iterator[SizesT]:
+    """The default, and other borders between hot rows and waiting rows."""
+    sizes: Any = default
+    both = sizes.hot_rows_bytes + sizes.pending_bytes
+    found = [default]
+    for share in np.linspace(0.05, 0.95, 19):
+        with suppress(BudgetError):
+            hot_bytes = int(both * share)
+            found.append(replace(sizes, hot_rows_bytes=hot_bytes, pending_bytes=both - hot_bytes))
+    yield from dict.fromkeys(found)
+
+
 def partitions(workload: Workload, default: WaitingSizes, buffers: tuple[str, ...]) -> Iterator[Any]:
     """The default sizes, and others with partitions of 1, 2, 3, … pages in each of the buffers."""
     total = default.total_bytes
@@ -158,6 +193,8 @@ __all__ = [
     "MODEL",
     "HotPart",
     "HybridModel",
+    "answered_first",
+    "borders",
     "needs_from",
     "page_reads",
     "partition_reads",

@@ -1,23 +1,11 @@
 """The cost model of SSIJ."""
 
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import replace
 from typing import ClassVar
 
-import numpy as np
-
-from tidemill.core.errors import BudgetError
 from tidemill.join.parts.hot_rows import ENTRY_BYTES
 from tidemill.join.ssij import SsijSizes
-from tidemill.model.cost.hybrid import (
-    HotPart,
-    needs_from,
-    page_reads,
-    waiting_phases,
-    waiting_state,
-    waiting_work,
-)
+from tidemill.model.cost.hybrid import answered_first, borders, needs_from
 from tidemill.model.page_rates import PageRates
 from tidemill.model.prediction import SteadyState
 from tidemill.model.workload import Workload
@@ -38,9 +26,7 @@ class SsijModel:
 
     Source: Bornea et al., *Semi-Streamed Index Join*, ICDE 2011, as told in Naeem et al., IEEE Access 2020, §II-B; neither
     gives equations. The form is that of `cache`. What the model leaves out:
-    - It is the state after many rows. Pages on their way into the cache have room for a fifth of it, and those that are
-      met first take that room: in a short run in virtual time at Zipf 1, with room for ten pages, 2 % instead of 24 % of
-      the stream were hits, and reads 16 % more.
+    - It is the state after the join has learned: 50,000 rows with room for 21 pages.
     - Pages that come and go with generations.
     """
 
@@ -51,27 +37,15 @@ class SsijModel:
 
     def size_grid(self, workload: Workload, memory_bytes: int) -> Iterator[SsijSizes]:
         """The default, and other borders between cached pages and waiting rows."""
-        default = self.default_sizes(workload, memory_bytes)
-        both = default.hot_rows_bytes + default.pending_bytes
-        found = [default]
-        for share in np.linspace(0.05, 0.95, 19):
-            with suppress(BudgetError):
-                hot_bytes = int(both * share)
-                found.append(replace(default, hot_rows_bytes=hot_bytes, pending_bytes=both - hot_bytes))
-        yield from dict.fromkeys(found)
+        yield from borders(self.default_sizes(workload, memory_bytes))
 
     def steady_state(self, workload: Workload, sizes: SsijSizes) -> SteadyState:
         page_bytes = workload.rows_per_page * workload.master_row_bytes + ENTRY_BYTES
-        cached = min(np.floor(sizes.generation_bytes / page_bytes), workload.master_pages)
-        everywhere = PageRates.of(workload)
-        rates = everywhere.without_top(cached)
-        missed = rates.asked_share
-        phases = waiting_phases(workload, sizes, rates)
-        work = page_reads(workload, phases, sizes.pages_per_step) + replace(
-            waiting_work(workload, missed), hot_probes=1
+        cached = min(sizes.generation_bytes // page_bytes, workload.master_pages)
+        rates = PageRates.of(workload).without_top(cached)
+        return answered_first(
+            workload, sizes, rates, missed_share=rates.asked_share, hot_bytes=cached * page_bytes
         )
-        hot = HotPart(hit_share=everywhere.asked_share - missed, bytes_held=cached * page_bytes)
-        return waiting_state(workload, sizes, work, hot)
 
 
 MODEL = SsijModel()
