@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 lab = typer.Typer(help="Put the papers' claims to the test.", no_args_is_help=True)
 
-COLOURS = {"holds": "green", "does not hold here": "yellow", "failed": "red"}
+COLOURS = {"holds": "green", "does not hold here": "yellow", "not measured": "dim", "failed": "red"}
 
 
 @lab.callback()
