@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from math import ceil
 from typing import ClassVar
 
 from tidemill.core.errors import BudgetError
@@ -13,6 +14,7 @@ from tidemill.join.parts.picking import MOST_REGIONS
 from tidemill.join.parts.row_cache import HOT_ENTRY_BYTES
 from tidemill.join.parts.split import MissCosts, Period, Split
 from tidemill.join.tide_sizes import MOST_REGIONS_PER_READ, TideSizes
+from tidemill.master.layout import PAGE_ALIGNMENT_BYTES
 from tidemill.model.cost.tide_hot import FILLED_SHARE, hit_share, hot_probability
 from tidemill.model.cost.tide_reads import RegionRates, rows_per_region_read
 from tidemill.model.popularity import Popularity
@@ -208,7 +210,7 @@ class TideModel:
             stream_row_bytes=workload.expected_stream_row_bytes,
             master_row_bytes=workload.master_row_bytes,
             page_bytes=workload.page_bytes,
-            page_work_bytes=int(workload.rows_per_page) * _FOUND_BYTES,
+            page_work_bytes=ceil(workload.rows_per_page) * _FOUND_BYTES + PAGE_ALIGNMENT_BYTES,
             pages=workload.master_pages,
             index_bytes=workload.index_bytes,
             region_pages=region_pages,
