@@ -72,7 +72,7 @@ class TideModel:
     >>> sizes = MODEL.default_sizes(sales, 6_000_000)
     >>> flow = MODEL.flow(sales, sizes)
     >>> round(flow.hit_share, 2), round(flow.rows_per_region), round(2 * flow.waiting_rows / MODEL.regions(sales, sizes))
-    (0.59, 271, 270)
+    (0.59, 235, 235)
     """
 
     name: ClassVar[str] = "tide"
