@@ -82,8 +82,9 @@ class SparkData:
         return self.folder / f"spark-stream-{self.master_rows}-seed-{self.seed}" / name
 
     def warm_lot(self) -> Lot:
-        """A fifth as many rows as the master data has, two million at most: then hot rows are known."""
-        return Lot("warm", max(FILES_PER_BATCH, min(1_000_000, self.master_rows // 10)), 2)
+        """A fifth as many rows as the master data has, in batches of a million at most: then hot rows are known."""
+        batch_rows = max(FILES_PER_BATCH, min(1_000_000, self.master_rows // 10))
+        return Lot("warm", batch_rows, max(2, self.master_rows // 5 // batch_rows))
 
     def build(self, batch_rows: Sequence[int], progress: Progress) -> None:
         """Make what is missing; each file folder appears whole or not at all."""

@@ -33,8 +33,12 @@ _READS_IN_FLIGHT = 4
 _BOARD_BYTES = 5 * 2**20
 """Of each worker: what it has read stays there for about three milliseconds."""
 _REGIONS_PER_READ = 4
+_LARGE_BYTES = 64 * 2**20
+"""Of each worker: with so much, reads may be longer and more of them under way."""
 _READS_PER_STEP = 64
 """A step ends when its output is full: a batch of few rows costs the JVM as much as one of many."""
+_MOST_WAITING_BYTES = 16 * 2**20
+"""Of each worker: half a million rows, as many as miss of several millions. More would wait for nothing but room."""
 _ARRIVALS_BYTES = 2**20
 _OUTPUT_BYTES = 2**21
 
@@ -53,19 +57,25 @@ class HostShares:
         """Small parts for what only passes through a worker: there are several, and hot rows serve them all."""
         sizes = TideJoin.sizes_for(master, plan, join_bytes(memory_bytes, workers))
         read_bytes = sizes.disk_buffer_bytes // (1 + sizes.reads_ahead)
-        regions = max(1, min(_REGIONS_PER_READ, sizes.regions_per_read))
+        is_large = sizes.total_bytes >= _LARGE_BYTES
+        regions = max(
+            1, min(sizes.regions_per_read if is_large else _REGIONS_PER_READ, sizes.regions_per_read)
+        )
+        reads_ahead = _READS_IN_FLIGHT - 1 if is_large else sizes.reads_ahead
         slim = replace(
             sizes,
             arrivals_bytes=min(sizes.arrivals_bytes, _ARRIVALS_BYTES),
             sketch_bytes=max(LEAST_SKETCH_BYTES, sizes.sketch_bytes // 2),
             regions_per_read=regions,
             reads_per_step=_READS_PER_STEP,
-            disk_buffer_bytes=(1 + sizes.reads_ahead) * -(-read_bytes * regions // sizes.regions_per_read),
+            reads_ahead=reads_ahead,
+            disk_buffer_bytes=(1 + reads_ahead) * -(-read_bytes * regions // sizes.regions_per_read),
             output_bytes=min(sizes.output_bytes, _OUTPUT_BYTES),
         )
         both = sizes.total_bytes - slim.total_bytes + slim.hot_rows_bytes + slim.waiting_bytes
         board = min(_BOARD_BYTES, both // 4) if workers > 1 else 0
-        hot = max(64, int((both - board) * HOT_SHARE))
+        waiting = min(int((both - board) * (1 - HOT_SHARE)), _MOST_WAITING_BYTES)
+        hot = max(64, both - board - waiting)
         worker = replace(slim, hot_rows_bytes=64, waiting_bytes=both - board - hot)
         return cls(workers * (hot - 64), workers * board, worker)
 

@@ -26,12 +26,11 @@ from tidemill.master.board import LANES, Board
 from tidemill.master.protocol import Master
 from tidemill.master.rows import RowLayout, UInt8s
 
-_ENOUGH_ROWS = (
-    1000  # of one read, to make columns of them at once: a copy of each costs more than 50 µs together
-)
+_ENOUGH_ROWS = 1000  # of one read, to make columns of them at once: copies cost more than 50 µs together
 _NO_STAGING = np.empty(0, dtype=np.uint8)
 _NOBODY = np.empty(0, dtype=np.int64)
 _ANY = np.iinfo(np.int64).max
+_LOOK_AHEAD = 16  # regions looked at for each that is wanted: to look at all for each read took a third of it
 _PICKS = 3  # one is matched, two are under way
 _STAGING_SHARE = 0.34  # of the output reservation; as much for columns of staged rows, the rest for hits
 
@@ -216,7 +215,8 @@ class RegionJoin(SemiStreamJoin):
         may_read = len(self._services) < reads and left_bytes >= self.sizes.disk_buffer_bytes // reads
         may_read |= not self._services
         regions = self._alone
-        if self._picker.is_able and not len(self._alone) and not self._given:
+        is_sparse = self._regions.are_sparse_for(self._room.waiting_rows)
+        if self._picker.is_able and not len(self._alone) and not self._given and not is_sparse:
             # After a read of whole pages the next one will most likely be such a read too.
             follows_pick = bool(self._services) and isinstance(self._services[-1], Picked)
             if left_bytes < self._picker.size_bytes or not (may_read or follows_pick):
@@ -232,7 +232,6 @@ class RegionJoin(SemiStreamJoin):
         most = self.sizes.regions_per_read
         if not 0 < len(regions) <= most or len(self._fitting(regions, most, _ANY)) < len(regions):
             # Of regions for which few rows wait single pages are read, hence of more regions at a time.
-            is_sparse = self._regions.are_sparse_for(self._room.waiting_rows)
             regions = self._choose(most, among=self.sizes.pages_per_read if is_sparse else 0)
         if len(regions):
             self._begin_service(regions)
@@ -270,13 +269,20 @@ class RegionJoin(SemiStreamJoin):
             return np.sort(self._fitting(self._room.choose(oldest, among - oldest), most, most_rows))
         if not self._services:
             self._hand = self._board.hand
-        self._board.want(self._room.count)
-        waiting = np.flatnonzero(self._room.count)
-        ahead = waiting[np.searchsorted(waiting, self._hand) :]
-        chosen = self._fitting((ahead if len(ahead) else waiting)[:among], most, most_rows)
+        if among == most:  # single pages are read by each for itself
+            self._board.want(self._room.count)
+        chosen = self._fitting(self._ahead(among), most, most_rows)
         if len(chosen):
             self._hand = self._board.hand = int(chosen[-1]) + 1
         return chosen
+
+    def _ahead(self, most: int) -> Int64s:
+        """The next regions on the way around the disk for which rows wait, about so many."""
+        near = self._hand + np.flatnonzero(self._room.count[self._hand :][: _LOOK_AHEAD * most])
+        if not len(near):
+            far = self._hand + np.flatnonzero(self._room.count[self._hand :])
+            near = far if len(far) else np.flatnonzero(self._room.count)
+        return near[:most]
 
     def _fitting(self, regions: Int64s, most: int, most_rows: int) -> Int64s:
         """The first of them whose pages and rows are not too many; one at least."""
