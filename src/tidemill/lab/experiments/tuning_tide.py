@@ -163,29 +163,33 @@ def run(setting: Setting) -> Finding:
 
 
 def _finding(track: Track, rates: dict[float, float], room: int, change: int, share_before: float) -> Finding:
-    """The rate at a moment is that of the next rows, as many as the room holds: what is put off is done among them."""
+    """The rate at a moment is that of the rows that have just passed, as many as the room holds.
+
+    What a join puts off is done among as many rows, so fewer would tell little. Looking forward, over the next
+    rows, a rate is reached one room sooner; both readings must be within the claim.
+    """
     best = max(rates.values())
     begins = np.arange((_ROOMS_AFTER - 1) * 8) / 8
     spans = [track.rows_per_s(change + at * room, change + (at + 1) * room) for at in begins]
     kept = [at for at in begins if min(spans[int(at * 8) :]) >= WANTED * best]
-    reached = min(kept, default=float("inf"))
+    reached = min(kept, default=float("inf")) + 1  # a span ends one room after it begins
     lost = track.rows_lost_or_doubled()
     share_after = track.hot_shares[-1]
     return Finding(
         holds=reached <= ROOMS and lost == 0,
         measured=(
-            f"after {reached:.2f} rooms of {room:,} rows the join does {WANTED:.0%} of the {best:,.0f} rows/s that the best "
-            f"fixed share gives, and more from then on; hot rows went from {share_before:.0%} to {share_after:.0%} of "
+            f"after {reached:.2f} rooms of {room:,} rows the room's rows that have just passed went at {WANTED:.0%} of the "
+            f"{best:,.0f} rows/s that the best fixed share gives, or faster, and so did all later ones; hot rows went from {share_before:.0%} to {share_after:.0%} of "
             f"the memory; {lost} rows lost or doubled"
         ),
         reason=(
-            f"looking back instead, over the room's rows that have just passed, it takes {reached + 1:.2f} rooms"
+            f"looking forward, over the next rows, it takes {reached - 1:.2f} rooms"
             if reached <= ROOMS
             else "hot rows do not learn the new taste fast enough: a code turns hot when its region is read"
         ),
         values={
             "rooms_until_reached": float(reached),
-            "rooms_until_reached_looking_back": float(reached) + 1,
+            "rooms_until_reached_looking_forward": float(reached) - 1,
             "best_rows_per_s": best,
             "best_share": max(rates, key=lambda share: rates[share]),
             "rows_per_s_after_two_rooms": spans[16],
