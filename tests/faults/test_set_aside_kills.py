@@ -130,8 +130,8 @@ class Rig:
         self.files += 1
 
     def add_master_rows(self) -> None:
-        """Two more for each batch that is through, so that some come early and some late on any machine."""
-        wanted = min(KNOWN_AT_FIRST + 2 * len(list((self.folder / "out").glob("*.json"))), KEYS - NEVER_THERE)
+        """Four more for each batch that is through, so that some come early and some late on any machine."""
+        wanted = min(KNOWN_AT_FIRST + 4 * len(list((self.folder / "out").glob("*.json"))), KEYS - NEVER_THERE)
         if wanted > self.arrived:
             rows = self.rows_of(range(self.arrived, wanted))
             self.master = self.master.apply(rows.append_column("_op", pa.array(["insert"] * rows.num_rows)))
@@ -141,12 +141,12 @@ class Rig:
     def has_all_master_rows(self) -> bool:
         return self.arrived == KEYS - NEVER_THERE
 
-    def live_until(self, met: Callable[[], bool], *, sells: bool = True) -> None:
+    def live_until(self, met: Callable[[], bool]) -> None:
         """Bursts, pauses and master rows until something has happened: a new file when most of what was shed is back."""
         ends = time.monotonic() + 240
         while not met():
             assert time.monotonic() < ends, (self.folder / "log").read_text()[-3000:]
-            if sells and self.on_their_way < ROWS_PER_FILE:
+            if not self.has_all_master_rows and self.on_their_way < ROWS_PER_FILE:
                 self.sell()
             self.add_master_rows()
             time.sleep(0.1)
@@ -190,7 +190,7 @@ def test_killed_from_outside(rig: Rig) -> None:
 
 def test_then_each_row_has_left_once(rig: Rig) -> None:
     rig.start()
-    rig.live_until(lambda: len(rig.out()) >= rig.sold and rig.aside("lane").waiting == 0, sells=False)
+    rig.live_until(lambda: rig.has_all_master_rows and len(rig.out()) >= rig.sold)
     rig.kill()
     rows = rig.out()
     assert Counter(i for i, *_ in rows) == Counter(range(rig.sold))
