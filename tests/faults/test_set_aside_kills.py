@@ -145,7 +145,8 @@ class Rig:
         """Bursts, pauses and master rows until something has happened: a new file when most of what was shed is back."""
         ends = time.monotonic() + 240
         while not met():
-            assert time.monotonic() < ends, (self.folder / "log").read_text()[-3000:]
+            is_over = time.monotonic() > ends or (self.query is not None and self.query.poll() is not None)
+            assert not is_over or met(), (self.folder / "log").read_text()[-3000:]
             if not self.has_all_master_rows and self.on_their_way < ROWS_PER_FILE:
                 self.sell()
             self.add_master_rows()
