@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tidemill.lab.experiments import tuning_tide
@@ -38,6 +39,15 @@ def test_a_join_that_keeps_up_is_as_fast_as_rows_come(tmp_path: Path):
     simulation.run(0.0, rows=5_000, arrivals_per_s=500)
     assert simulation.track.rows_per_s(1_000, 5_000) == pytest.approx(500, rel=0.05)
     assert simulation.join.sizes.hot_share == sizes.hot_share
+
+
+def test_a_rate_is_reached_when_it_is_not_lost_again():
+    spans = np.ones(40)
+    assert tuning_tide.reached(spans) == 1
+    spans[[3, 8]] = 0.89
+    assert tuning_tide.reached(spans) == 1 + 9 / 8  # the ninth span ends a room after it began
+    spans[-1] = 0.5
+    assert tuning_tide.reached(spans) == float("inf")
 
 
 def test_lost_and_doubled_rows_are_counted():

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
+from tests.spark.set_aside import Shop
 
 import tidemill as tm
 from tidemill.core.errors import SpecError
@@ -20,105 +21,67 @@ KEYS = 40
 MATCHES = [1 + key % 4 for key in range(KEYS)]
 
 
-class Shop:
-    """A stream of files with bursts, enriched as far as batches have room."""
+class BurstShop(Shop):
+    """Sells more at a time than a batch may join."""
 
     def __init__(self, spark: SparkSession, folder: Path, *, unique: bool = True, **wishes: Any) -> None:
-        self.spark, self.folder = spark, folder
         keys = [key for key in range(KEYS) for _ in range(1 if unique else MATCHES[key])]
         products = pa.table({"product_id": keys, "name": [f"name {key}" for key in keys]})
-        self.master = tm.MasterData.build(products, key="product_id", path=folder / "master")
-        self.shed = tm.Shed(folder / "lane", **{"rows": 100, "memory": "4 MB", "quiet": "1 h", **wishes})
-        self.joined: list[tuple[int, str | None, float | None]] = []
-        self.reasons: Counter[str | None] = Counter()
-        self.fail_after_shedding = False
-        self.sold = 0
-        self.late: dict[str, Any] = {}
+        super().__init__(spark, folder, products, memory="16 MB", tasks=2)
+        self.lane = self.new_lane(**wishes)
 
-    def sell(self, rows: int) -> None:
-        sales = [(number, number % KEYS) for number in range(self.sold, self.sold + rows)]
-        self.sold += rows
-        self.spark.createDataFrame(sales, "id bigint, product_id bigint").coalesce(1).write.parquet(
-            str(self.folder / "in"), mode="append"
-        )
+    def new_lane(self, **wishes: Any) -> tm.Shed:
+        wishes = {"rows": 100, "memory": "4 MB", "quiet": "1 h", **wishes}
+        self.lane = self.shed = tm.Shed(self.folder / "lane", **wishes)
+        return self.lane
 
-    def run(self) -> None:
-        """One run over all that is there; rows that were shed before come back if the load was low."""
-        stream = self.spark.readStream.schema("id bigint, product_id bigint").parquet(str(self.folder / "in"))
-        enriched = tm.enrich(
-            tm.with_shed(stream, self.shed),
-            self.master,
-            on="product_id",
-            memory="16 MB",
-            shed=self.shed,
-            tasks=2,
-            hot_rows=self.folder / "hot",
-            **self.late,
-        )
-        query = (
-            enriched.writeStream.foreachBatch(self._keep)
-            .option("checkpointLocation", str(self.folder / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+    def burst(self, rows: int) -> None:
+        self.sell(number % KEYS for number in range(self.sold, self.sold + rows))
 
-    def _keep(self, batch: DataFrame, batch_id: int) -> None:
-        batch.persist()
-        self.shed.write(batch, batch_id)
-        if self.fail_after_shedding:
-            self.fail_after_shedding = False
-            raise RuntimeError("killed after shedding")
-        self.reasons.update(row["_reason"] for row in batch.where("_fate = 'shed'").collect())
-        joined = tm.split_fates(batch).joined
-        self.joined += [(row["id"], row["name"], row["_kept_share"]) for row in joined.collect()]
-        batch.unpersist()
+    @property
+    def shares(self) -> list[float | None]:
+        return [row["_kept_share"] for row in self.joined]
 
-    def until_all_came(self) -> None:
-        """Runs without new rows, each after a while that counts as quiet."""
-        self.shed.quiet_ms = 1
-        for _ in range(8):
-            if self.shed.counts().waiting == 0:
-                return
-            self.run()
-        raise AssertionError(self.shed.counts())
+    @property
+    def ids(self) -> Counter[int]:
+        return Counter(row["id"] for row in self.joined)
 
 
 def test_a_burst_is_shed_and_comes_back_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
-    shop = Shop(spark, tmp_path)
-    shop.sell(60)
+    shop = BurstShop(spark, tmp_path)
+    shop.burst(60)
     shop.run()
     assert len(shop.joined) == 60  # about 30 for either task, which has room for 50
-    assert shop.shed.counts().parked == 0
-    shop.sell(250)
-    shop.fail_after_shedding = True
-    with pytest.raises(StreamingQueryException, match="killed after shedding"):
+    assert shop.lane.counts().parked == 0
+    shop.burst(250)
+    shop.fails_after_setting_aside = True
+    with pytest.raises(StreamingQueryException, match="killed after setting aside"):
         shop.run()
     shop.run()  # the same batch again: its rows are in the lane already
     assert len(shop.joined) == 60 + 100
-    assert shop.shed.counts().waiting == 150
+    assert shop.lane.counts().waiting == 150
     assert shop.reasons == {"batch of more than 100 rows, keep": 150}
     shop.until_all_came()
-    assert Counter(i for i, *_ in shop.joined) == Counter(range(310))
-    assert all(name == f"name {i % KEYS}" for i, name, _ in shop.joined)
-    assert shop.shed.counts().released == 150
+    assert shop.ids == Counter(range(310))
+    assert all(name == f"name {i % KEYS}" for i, name in shop.sales)
+    assert shop.lane.counts().released == 150
 
 
 def test_rules_that_change_do_not_touch_a_batch_that_is_run_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    shop = Shop(spark, tmp_path, goal="sample")
-    shop.sell(300)
-    shop.fail_after_shedding = True
-    with pytest.raises(StreamingQueryException, match="killed after shedding"):
+    shop = BurstShop(spark, tmp_path, goal="sample")
+    shop.burst(300)
+    shop.fails_after_setting_aside = True
+    with pytest.raises(StreamingQueryException, match="killed after setting aside"):
         shop.run()
-    shop.shed = tm.Shed(tmp_path / "lane", rows=10, memory="4 MB", quiet="1 h", strategy="keep")
+    shop.new_lane(rows=10, strategy="keep")
     shop.run()
     assert len(shop.joined) == 100
-    assert {share for *_, share in shop.joined} != {None}
-    shop.shed = tm.Shed(tmp_path / "lane", rows=1000, memory="4 MB", quiet="1 h")
+    assert set(shop.shares) != {None}
+    shop.new_lane(rows=1000)
     shop.until_all_came()
-    assert Counter(i for i, *_ in shop.joined) == Counter(range(300))
+    assert shop.ids == Counter(range(300))
 
 
 @pytest.fixture
@@ -131,10 +94,10 @@ def told(spark: SparkSession) -> Iterator[list[BatchMetrics]]:
 def test_a_sample_tells_its_rate_and_its_error(
     spark: SparkSession, tmp_path: Path, told: list[BatchMetrics]
 ) -> None:
-    shop = Shop(spark, tmp_path, goal="sample", rows=200)
-    shop.sell(500)
+    shop = BurstShop(spark, tmp_path, goal="sample", rows=200)
+    shop.burst(500)
     shop.run()
-    weights = [1 / share for *_, share in shop.joined if share]
+    weights = [1 / share for share in shop.shares if share]
     assert sum(weights) == pytest.approx(500)  # each task kept 100 of what it got
     shed = heard(told)
     assert (shed.strategy, shed.room_rows, shed.arrived_rows) == ("sample", 200, 500)
@@ -147,10 +110,10 @@ def test_a_sample_tells_its_rate_and_its_error(
 def test_top_joins_rows_with_most_matches(
     spark: SparkSession, tmp_path: Path, told: list[BatchMetrics]
 ) -> None:
-    shop = Shop(spark, tmp_path, unique=False, rows=100)
-    shop.sell(400)
+    shop = BurstShop(spark, tmp_path, unique=False, rows=100)
+    shop.burst(400)
     shop.run()
-    matches = Counter(MATCHES[i % KEYS] for i in {i for i, *_ in shop.joined})
+    matches = Counter(MATCHES[i % KEYS] for i in shop.ids)
     assert matches[4] == pytest.approx(
         100, abs=25
     )  # parts are dealt by chance: one may hold a few more of them
@@ -159,19 +122,19 @@ def test_top_joins_rows_with_most_matches(
     assert (shed.strategy, shed.arrived_matches) == ("top", 1000)
     assert shed.kept_matches == len(shop.joined)
     shop.until_all_came()
-    assert Counter(i for i, *_ in shop.joined) == Counter({i: MATCHES[i % KEYS] for i in range(400)})
+    assert shop.ids == Counter({i: MATCHES[i % KEYS] for i in range(400)})
 
 
 def test_shed_rows_have_no_late_fate(spark: SparkSession, tmp_path: Path) -> None:
-    shop = Shop(spark, tmp_path, strategy="cluster", rows=100)
-    shop.late = {"late": "reject", "matched_as": "was_found"}
-    shop.master = shop.master.apply(pa.table({"product_id": [0], "name": ["name 0"], "_op": ["delete"]}))
-    shop.sell(400)
+    shop = BurstShop(spark, tmp_path, strategy="cluster", rows=100)
+    shop.wishes |= {"late": "reject", "matched_as": "was_found"}
+    shop.change("delete", 0, "name 0")
+    shop.burst(400)
     shop.run()
-    assert shop.shed.counts().waiting == 300
+    assert shop.lane.counts().waiting == 300
     assert sum(shop.reasons.values()) == 300
     shop.until_all_came()
-    assert Counter(i for i, *_ in shop.joined) == Counter(i for i in range(400) if i % KEYS)
+    assert shop.ids == Counter(i for i in range(400) if i % KEYS)
 
 
 def test_wishes_that_cannot_be_are_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -182,7 +145,7 @@ def test_wishes_that_cannot_be_are_refused(spark: SparkSession, tmp_path: Path) 
         tm.Shed(tmp_path, rows=5, seconds="2 s", rows_per_s=3)
     with pytest.raises(SpecError, match="did you mean 'cluster'"):
         tm.Shed(tmp_path, rows=5, strategy="clusters")
-    shop = Shop(spark, tmp_path)
+    shop = BurstShop(spark, tmp_path)
     rows = spark.createDataFrame([(1, 1)], "id bigint, product_id bigint")
     with pytest.raises(SpecError, match="no stream"):
         tm.enrich(rows, shop.master, on="product_id", shed=shop.shed)

@@ -17,7 +17,6 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidemill.core.errors import SpecError
-from tidemill.core.units import parse_bytes
 from tidemill.join.conditions import Condition
 from tidemill.join.output import Columns, How
 from tidemill.master import MasterData
@@ -130,8 +129,9 @@ def _hosted(
     row_schema = schema or rows.schema
     workers = workers_of_host(context)
     if shed is not None:
+        shed.check(rows)
         row_schema = shed.schema_through_the_join(row_schema)
-        memory = memory if memory == "auto" else parse_bytes(memory) - shed.memory_bytes
+        memory = shed.memory_left(memory)
     wish = Wish.of(memory=memory, algorithm=algorithm, rate=rate, zipf=zipf)
     told = plan_lookups(lookups, row_schema, Refresh.parse(refresh), wish, workers)
     token = uuid.uuid4().hex
@@ -146,7 +146,7 @@ def _hosted(
     if shed is not None:
         even = tasks or (tasks_at_a_time(context) if context is not None else hosted.workers)
         key = told[0].plan.stream_key
-        told_shed = shed.hosted(rows.schema, lookups[0].master, key, tasks=even, workers=hosted.workers)
+        told_shed = shed.hosted(rows.schema, lookups, key, tasks=even, workers=hosted.workers)
         hosted, rows, tasks = replace(hosted, shed=told_shed), shed.dealt(rows, told_shed.tasks), None
     for lookup, hosted_lookup in zip(lookups, told, strict=True):
         check_budget(lookup.master, hosted_lookup, hosted.workers)
@@ -167,34 +167,6 @@ def _with_fates(
     *,
     how: How,
     matched_as: str | None,
-    **wishes: Any,
-) -> DataFrame:
-    """The rows joined, each with its fate."""
-    if shed is not None:
-        return _with_shed(rows, master, on, late, parking, shed, how=how, matched_as=matched_as, **wishes)
-    if not isinstance(master, MasterData) or on is None:
-        raise SpecError(
-            f"late={late!r} with several masters or without a key",
-            code="late_of_several",
-            next_move="enrich with one master after the other, each with its own late=",
-        )
-    key = on if isinstance(on, str) else list(on)  # of a mapping, the columns of the rows
-    check_late(late, how, parking, on=key, master=master, is_streaming=rows.isStreaming)
-    marked = matched_as or MATCHED_COLUMN
-    joined = enrich(rows, master, on=on, how=how, matched_as=marked, **wishes)
-    return late_output(joined, on=key, matched_as=marked, late=late, parking=parking)
-
-
-def _with_shed(
-    rows: DataFrame,
-    master: MasterData | Sequence[Lookup],
-    on: On | None,
-    late: Late,
-    parking: Parking | None,
-    shed: Shed,
-    *,
-    how: How,
-    matched_as: str | None,
     columns: Columns | None,
     prefix: str | None,
     as_of: str | None,
@@ -202,20 +174,25 @@ def _with_shed(
     **wishes: Any,
 ) -> DataFrame:
     """The rows joined or shed, each with its fate."""
-    lookup = shed.checked(rows, master, on)
-    key = on if isinstance(on, str) else list(on or [])
-    check_late(late, how, parking, on=key, master=lookup, is_streaming=rows.isStreaming)
+    key = on if isinstance(on, str) else list(on or [])  # of a mapping, the columns of the rows
+    if late != "emit" or parking is not None:
+        if not isinstance(master, MasterData) or on is None:
+            raise SpecError(
+                f"late={late!r} with several masters or without a key",
+                code="late_of_several",
+                next_move="enrich with one master after the other, each with its own late=",
+            )
+        check_late(late, how, parking, on=key, master=master, is_streaming=rows.isStreaming)
     marked = matched_as or (MATCHED_COLUMN if late != "emit" else None)
     lookups = as_lookups(
-        lookup, on=on, how=how, columns=columns, prefix=prefix, matched_as=marked, as_of=as_of, condition=condition
+        master, on=on, how=how, columns=columns, prefix=prefix, matched_as=marked, as_of=as_of, condition=condition
     )  # fmt: skip
-    joined = _hosted(rows, lookups, shed, schema=None, **wishes)
-    fated = joined
+    fated = _hosted(rows, lookups, shed, schema=None, **wishes)
     if marked is not None and late != "emit":
-        # A row that was shed has not looked for its master row: no late fate is for it.
-        seen = joined.withColumn(marked, sf.col(marked) | sf.col(SHED_REASON_COLUMN).isNotNull())
-        fated = late_output(seen, on=key, matched_as=marked, late=late, parking=parking)
-    return with_shed_fates(fated, matched_as)
+        if shed is not None:  # such a row has not looked for its master row: no late fate is for it
+            fated = fated.withColumn(marked, sf.col(marked) | sf.col(SHED_REASON_COLUMN).isNotNull())
+        fated = late_output(fated, on=key, matched_as=marked, late=late, parking=parking)
+    return fated if shed is None else with_shed_fates(fated, matched_as)
 
 
 def as_lookups(master: MasterData | Sequence[Lookup], *, how: How, **wishes: Any) -> list[Lookup]:

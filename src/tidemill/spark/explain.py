@@ -17,10 +17,12 @@ from tidemill.join.tide import TideJoin
 from tidemill.master import MasterData
 from tidemill.spark.auto import Wish
 from tidemill.spark.enrich import as_lookups, enrich, plan_lookups, workers_of_host
-from tidemill.spark.executors import context_of
+from tidemill.spark.executors import context_of, tasks_at_a_time
 from tidemill.spark.explain_settings import MissingSetting, missing_settings
+from tidemill.spark.explain_shed import ShedExplained, explained_shed, lines_of_shed
 from tidemill.spark.lookup import HostedLookup, Lookup
 from tidemill.spark.refresh import Refresh
+from tidemill.spark.shed import Shed
 from tidemill.spark.worker_join import HostShares, check_budget, join_bytes
 
 _OF_A_LOOKUP = ("on", "how", "columns", "prefix", "matched_as", "as_of", "condition")
@@ -64,6 +66,8 @@ class Explanation:
     refresh: str
     observed: str
     lookups: tuple[LookupExplained, ...]
+    shed: ShedExplained | None
+    """None where no rows may be shed."""
     missing_settings: tuple[MissingSetting, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,6 +76,8 @@ class Explanation:
 
     def __rich__(self) -> Group:
         tables = [_grid(f"tm.enrich with {told.lookup}", _lines(told)) for told in self.lookups]
+        if self.shed is not None:
+            tables.append(_grid("Beyond its capacity", lines_of_shed(self.shed)))
         host = {
             "memory of a host": f"{format_bytes(self.memory_bytes)} for {self.workers} workers",
             "tasks": self.tasks,
@@ -110,19 +116,34 @@ def explain(
     asked = bound.arguments
     lookups = as_lookups(master, **{name: asked[name] for name in _OF_A_LOOKUP})
     refresh = Refresh.parse(asked["refresh"])
+    shed: Shed | None = asked["shed"]
+    row_schema = asked["schema"] or rows.schema
+    if shed is not None:
+        shed.check(rows)
+        row_schema = shed.schema_through_the_join(row_schema)
+        asked["memory"] = shed.memory_left(asked["memory"])
     wish = Wish.of(**{name: asked[name] for name in ("memory", "algorithm", "rate", "zipf")})
     context = context_of(rows)
     workers = workers_of_host(context)
-    planned = plan_lookups(lookups, asked["schema"] or rows.schema, refresh, wish, workers)
+    planned = plan_lookups(lookups, row_schema, refresh, wish, workers)
     session = rows.sparkSession
     told = Explanation(
-        memory_bytes=sum(hosted.memory_bytes for hosted in planned),
+        memory_bytes=sum(hosted.memory_bytes for hosted in planned) + (shed.memory_bytes if shed else 0),
         workers=workers,
         tasks=_tasks(asked["tasks"], None if context is None else int(context.defaultParallelism)),
         refresh=_refresh(refresh, is_streaming=asked["schema"] is not None or rows.isStreaming),
         observed=_observed(asked["observe_as"], is_streaming=asked["schema"] is None and rows.isStreaming),
         lookups=tuple(
             _explained(lookup, hosted, workers) for lookup, hosted in zip(lookups, planned, strict=True)
+        ),
+        shed=None
+        if shed is None or context is None
+        else explained_shed(
+            shed,
+            lookups,
+            row_bytes=planned[0].plan.stream_row_bytes,
+            tasks=asked["tasks"] or tasks_at_a_time(context),
+            workers=workers,
         ),
         missing_settings=tuple(missing_settings(lambda key: session.conf.get(key, None))),
     )

@@ -2,21 +2,23 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.types import DoubleType, MapType, StringType, StructField, StructType, VariantType
 
-from tidemill.core.errors import SpecError, unknown_choice
-from tidemill.core.units import parse_bytes, parse_span_ms
+from tidemill.core.errors import BudgetError, SpecError, unknown_choice
+from tidemill.core.units import format_bytes, parse_bytes, parse_span_ms
 from tidemill.join.parts.keys import StreamKey
-from tidemill.join.shedding.catalog import STRATEGIES, make_strategy, strategy_for
+from tidemill.join.shedding.catalog import STRATEGIES, strategy_for
 from tidemill.join.shedding.strategy import Goal
-from tidemill.master import MasterData
+from tidemill.spark.executors import context_of
 from tidemill.spark.late import FATE_COLUMN, PARKED_AT_COLUMN, REASON_COLUMN, SHED_AT_COLUMN
-from tidemill.spark.lookup import Lookup, On
+from tidemill.spark.lookup import Lookup
 from tidemill.spark.parking import query_id_of, set_aside
 from tidemill.spark.parking_place import ParkingCounts, count_rows, open_place, prepare_place
+from tidemill.spark.shed_choice import ShedChoice, chosen_strategy
 from tidemill.spark.shed_counts import counts_name
 from tidemill.spark.shed_lane import Rules, note_load, prepare_lane
 from tidemill.spark.shed_source import ShedDataSource
@@ -25,6 +27,16 @@ from tidemill.spark.shed_task import DRAW_COLUMN, KEPT_SHARE_COLUMN, SHED_REASON
 _WAS_PARKED_AT = "_was_parked_at"
 _COUNTS_SHARE = 2
 """Of the memory, one through it for match counts where a strategy needs them."""
+
+
+class ShedParts(NamedTuple):
+    """What shedding does in a call, and the memory that it takes for it."""
+
+    choice: ShedChoice
+    counts_bytes: int
+    """Once a host, for master rows by key."""
+    worker_bytes: int
+    """Of each worker, for rows that wait for the end of their batch."""
 
 
 class Shed:
@@ -132,21 +144,37 @@ class Shed:
 
     # What `enrich` asks.
 
-    def checked(self, rows: DataFrame, master: MasterData | Sequence[Lookup], on: On | None) -> MasterData:
-        """The master of a call that can shed."""
-        if not isinstance(master, MasterData) or on is None:
-            raise SpecError(
-                "shed= with several masters or without a key",
-                code="shed_of_several",
-                next_move="shed before the first of them: give shed= to a call of its own",
-            )
+    def check(self, rows: DataFrame) -> None:
+        """Refuse rows that cannot be shed, before anything starts."""
         if not rows.isStreaming:
             raise SpecError(
                 "shed= on rows that are no stream",
                 code="shed_batch",
                 next_move="enrich the stream itself, not the batch inside foreachBatch",
             )
-        return master
+        if context_of(rows) is None:
+            # There foreachBatch calls back from a session of its own, whose tasks carry neither query nor batch id:
+            # rows of a batch that is run again could not be told from those of the next.
+            raise SpecError(
+                "shed= over Spark Connect, where tasks do not know their batch",
+                code="shed_connect",
+                next_move="run this query with a classic session (spark-submit), or enrich without shed=",
+            )
+
+    def memory_left(self, memory: str | int) -> str | int:
+        """Of the budget of `enrich`, for the join; "auto" finds what the join needs, and this comes on top."""
+        if memory == "auto":
+            return memory
+        total_bytes = parse_bytes(memory)
+        if total_bytes <= self.memory_bytes:
+            raise BudgetError(
+                f"memory={format_bytes(total_bytes)}, and shedding alone has {format_bytes(self.memory_bytes)} of it",
+                code="shed_memory",
+                next_move="give enrich more memory, or Shed(memory=…) less",
+                total_bytes=total_bytes,
+                shed_bytes=self.memory_bytes,
+            )
+        return total_bytes - self.memory_bytes
 
     def schema_through_the_join(self, rows: StructType) -> StructType:
         """Of the rows with what is told of them."""
@@ -163,23 +191,28 @@ class Shed:
         draw = F.xxhash64(*hashed, F.unix_micros(F.current_timestamp()))
         return rows.withColumn(DRAW_COLUMN, draw).repartition(tasks, DRAW_COLUMN)
 
+    def parts(self, lookups: Sequence[Lookup], workers: int) -> "ShedParts":
+        """The strategy for these lookups, and what it holds; nothing is written."""
+        choice = chosen_strategy(self.strategy, self.goal, lookups)
+        counts_bytes = self.memory_bytes // _COUNTS_SHARE if choice.needs_counts else 0
+        return ShedParts(choice, counts_bytes, (self.memory_bytes - counts_bytes) // workers)
+
     def hosted(
-        self, schema: StructType, master: MasterData, key: StreamKey, *, tasks: int, workers: int
+        self, schema: StructType, lookups: Sequence[Lookup], key: StreamKey, *, tasks: int, workers: int
     ) -> HostedShed:
         """What the workers must know."""
         self._prepare(schema)
-        is_many = master.manifest.mean_rows_of_a_key > 1
-        name = self.strategy if self.strategy != "auto" else strategy_for(self.goal, many_to_many=is_many)
-        counts, memory_bytes = None, self.memory_bytes
-        if make_strategy(name).needs_matches:
-            memory_bytes //= _COUNTS_SHARE
-            counts = counts_name(self.path, master, memory_bytes=memory_bytes)
+        choice, counts_bytes, worker_bytes = self.parts(lookups, workers)
+        counts = None
+        if choice.needs_counts:
+            counts = counts_name(self.path, lookups[0].master, memory_bytes=counts_bytes)
         return HostedShed(
             path=self.path,
             tasks=prepare_lane(self.path, tasks),
-            wish=Rules(self.rows, name, counts),
-            memory_bytes=memory_bytes // workers,
+            wish=Rules(self.rows, choice.strategy, counts),
+            memory_bytes=worker_bytes,
             key=key,
+            least_results=choice.least_results,
         )
 
     def _prepare(self, stream: StructType) -> None:
@@ -223,4 +256,4 @@ def _hashable(field: StructField) -> Column:
     return F.to_json(F.struct(F.col(field.name))) if has_no_hash else F.col(field.name)
 
 
-__all__ = ["Shed", "with_shed", "with_shed_fates"]
+__all__ = ["Shed", "ShedParts", "with_shed", "with_shed_fates"]

@@ -58,6 +58,11 @@ def prepare_lane(path: Path, tasks: int) -> int:
     return int(read_record(path / _LANE)["tasks"])
 
 
+def read_tasks(path: Path) -> int | None:
+    """Those that the lane began with; None before."""
+    return int(read_record(path / _LANE)["tasks"]) if (path / _LANE).exists() else None
+
+
 def claim_rules(path: Path, query_id: str, batch_id: int, wish: Rules) -> Rules:
     """The rules of this batch: ours if we are first, else those it began with."""
     file = path / _CLAIMS / f"{query_id}.{batch_id}.json"
@@ -99,4 +104,13 @@ def read_load(path: Path) -> Load:
     return Load(**read_record(path / _LOAD)) if (path / _LOAD).exists() else Load()
 
 
-__all__ = ["Load", "Rules", "claim_rules", "note_load", "prepare_lane", "read_load", "tell_round"]
+__all__ = [
+    "Load",
+    "Rules",
+    "claim_rules",
+    "note_load",
+    "prepare_lane",
+    "read_load",
+    "read_tasks",
+    "tell_round",
+]

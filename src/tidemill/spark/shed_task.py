@@ -26,6 +26,11 @@ KEPT_SHARE_COLUMN = "_kept_share"
 """Chance that the row had to be joined now; NULL where the strategy permits no estimate."""
 
 
+def waiting_bytes(worker_bytes: int) -> int:
+    """Of a worker's memory, for rows that may be shed; the rest is for those that came back."""
+    return worker_bytes * 3 // 4
+
+
 @dataclass(frozen=True)
 class HostedShed:
     """What a worker must know to shed rows; travels inside the function that Spark ships."""
@@ -37,6 +42,8 @@ class HostedShed:
     """Of one worker, for rows that wait for the end of the round."""
     key: StreamKey
     """By which match counts are looked up."""
+    least_results: int = 0
+    """Of a row without a match: 1 in a left join."""
 
     def begin(self) -> "TaskRound":
         """The round of this task, by the rules that its batch has claimed."""
@@ -71,8 +78,8 @@ class TaskRound:
             strategy = make_strategy("sample")
         self._reason = f"batch of more than {self.rules.rows:,} rows, {self.rules.strategy}"
         self._budget = MemoryBudget(self.hosted.memory_bytes)
-        waiting_bytes = self.hosted.memory_bytes * 3 // 4
-        self._shedding = Shedding(strategy, self._budget, memory_bytes=waiting_bytes)
+        own_bytes = waiting_bytes(self.hosted.memory_bytes)
+        self._shedding = Shedding(strategy, self._budget, memory_bytes=own_bytes)
         even, more = divmod(self.rules.rows, self.hosted.tasks)
         self._room = even + (self.part < more)
         self._returned: list[pa.RecordBatch] = []
@@ -93,7 +100,10 @@ class TaskRound:
                     self._returned.append(rows.filter(pc.invert(is_live)))
                     self._budget.reserve("returned_rows", sum(held.nbytes for held in self._returned))
                     rows, draws = rows.filter(is_live), draws[np.asarray(is_live)]
-            matches = self._counts.of_rows(rows, self.hosted.key) if self._counts is not None else None
+            matches = None
+            if self._counts is not None:
+                found = self._counts.of_rows(rows, self.hosted.key)
+                matches = np.maximum(found, self.hosted.least_results)
             for gone in self._shedding.arrive(rows, matches=matches, draws=draws):
                 yield self._marked(gone, self._reason)
         self._shedding.narrow(self._room - sum(rows.num_rows for rows in self._returned))
@@ -137,4 +147,5 @@ __all__ = [
     "SHED_REASON_COLUMN",
     "HostedShed",
     "TaskRound",
+    "waiting_bytes",
 ]

@@ -77,14 +77,26 @@ def test_hot_rows_do_not_shrink_before_they_have_settled():
     assert look(split, 0) == SHARES[0]
 
 
-def test_it_waits_longer_each_time_that_it_went_too_far():
+def turned_around(rows: int) -> Split:
+    """Hot rows got more, then less, after so many rows each."""
     split = split_at(SHARES[0])
     for zipf in (1.25, 0):
-        better = look(split, zipf)
+        better = look(split, zipf, rows=rows)
         assert better is not None
         split.share = better
+    return split
+
+
+def test_it_waits_longer_each_time_that_it_went_too_far():
+    split = turned_around(3_000_000)
     assert look(split, 1.25, rows=500_000) is None, "a second time it waits until hot rows have settled"
-    assert look(split, 1.25) is not None
+    assert look(split, 1.25, rows=3_000_000) is not None
+
+
+def test_after_a_long_rest_it_is_the_stream_that_has_changed():
+    split = turned_around(100_000_000)
+    look(split, 0, rows=100_000_000)
+    assert look(split, 1.25, rows=500_000) is not None
 
 
 def test_codes_met_again_tell_skew_before_any_is_hot():

@@ -12,8 +12,12 @@ _LEAST_GAIN = 0.02  # of seconds, for which memory is moved
 _LEAST_ROWS = 2_000  # of a period: hits of fewer are chance
 _PROBES_TO_SETTLE = 16  # for each hot row: sooner most are there by chance, and seem worth less than they are
 _MOST_PATIENCE = 64
+_REST = 4  # times as long as it had to wait: a change after that is the stream's doing, not ours
 OFTEN = 4
 """Meetings after which it is no chance: a uniform stream shows the sketch a few such codes in a thousand."""
+MET_FOR_MORE_ROOM = 3
+"""Meetings that are enough where hot rows have just got more memory: of a uniform stream's codes one in 3,000 has them by
+chance. With the four that a small cache asks for, half of the new room was empty after a room's rows."""
 _MOST_EXPONENT = 3.0
 _HALVINGS = 20
 
@@ -50,7 +54,8 @@ class Split:
     hot rows would save if they were more or fewer follows from Zipf's law: the exponent is the one with which as many
     top keys as are hot, or are known to come often, would get as many rows as were counted. Hot rows that have not
     settled get fewer, so what is counted speaks too low of them: they grow at the first sign, and shrink when they have
-    settled. That misses of often met codes count is what makes the first sign come soon: a code turns hot when its region
+    settled. Each time it turns around soon it waits twice as long, since it went too far; after a rest it is the stream that
+    changed. That misses of often met codes count is what makes the first sign come soon: a code turns hot when its region
     is read, and all regions are read once while twice the room's rows pass.
 
     Args:
@@ -102,6 +107,8 @@ class Split:
         better = self._best_share(period, hot_rows, counted_rows)
         grows = better > self.share
         settled_rows = max(_PROBES_TO_SETTLE * both_bytes * self.share / self._hot_row_bytes, most_waiting)
+        if self._rows_since_change > _REST * self._patience * settled_rows:
+            self._patience, self._grew = 1, None
         least_rows = (self._patience - grows) * settled_rows
         if better == self.share or (grows and not is_hot_full) or self._rows_since_change < least_rows:
             return None
@@ -165,4 +172,4 @@ def _exponent(top: int, keys: int, known_share: float, often_share: float = 1.0)
     return low
 
 
-__all__ = ["OFTEN", "SHARES", "START_SHARE", "MissCosts", "Period", "Split"]
+__all__ = ["MET_FOR_MORE_ROOM", "OFTEN", "SHARES", "START_SHARE", "MissCosts", "Period", "Split"]

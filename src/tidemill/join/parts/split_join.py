@@ -4,7 +4,7 @@ from tidemill.join.parts.hot_cache import HotCache
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.region_join import RegionJoin
 from tidemill.join.parts.row_cache import HOT_ENTRY_BYTES, RowCache
-from tidemill.join.parts.split import Split
+from tidemill.join.parts.split import MET_FOR_MORE_ROOM, Split
 
 
 class SplitJoin(RegionJoin):
@@ -70,6 +70,8 @@ class SplitJoin(RegionJoin):
             (self._resize_room, self._resize_hot) if grows else (self._resize_hot, self._resize_room)
         ):
             resize()
+        if grows and isinstance(self._hot, RowCache):
+            self._hot.least_met = min(self._hot.least_met, MET_FOR_MORE_ROOM)
 
     def _resize_hot(self) -> None:
         if isinstance(self._hot, RowCache):
