@@ -33,7 +33,7 @@ from tidemill.master.batches import one_batch
 from tidemill.master.board import Board
 from tidemill.master.protocol import Master
 
-_MOST_PATIENCE = 16
+MOST_PATIENCE = 16
 """Times half the room's rows that may pass while rows wait. At Zipf 1.25, where one row in 16 misses, a room that must be served
 after half its rows is a quarter full, and four times as many bytes are read a row."""
 _PIECE_ROWS = 24_576  # probed together: their hot rows fit the second-level cache while columns are gathered
@@ -156,7 +156,7 @@ class TideJoin(SplitJoin):
     @property
     def _is_overdue(self) -> bool:
         """Whether rows wait although the room does not fill, since nearly all that arrive are hot."""
-        patience = min(_MOST_PATIENCE, 1 / self._miss_share)
+        patience = min(MOST_PATIENCE, 1 / self._miss_share)
         return 2 * self._probed_since > patience * self._room.most_rows and self._room.waiting_rows > 0
 
     # Arrivals meet hot rows.
@@ -377,4 +377,4 @@ class TideJoin(SplitJoin):
         }
 
 
-__all__ = ["TideJoin"]
+__all__ = ["MOST_PATIENCE", "TideJoin"]
