@@ -162,7 +162,8 @@ class Counting:
         begin = self._now
         while (
             self._now.rows_in - begin.rows_in < self._rows_wanted(rows)
-            or self._now.waited - begin.waited < _TURNS * self._most_waiting
+            # In `inl` rows wait for nothing but output, and are not counted as waiting.
+            or 0 < self._now.waited < begin.waited + _TURNS * self._most_waiting
         ):
             self.step()
         return self._now
