@@ -186,8 +186,7 @@ class RegionJoin(SemiStreamJoin):
         slots = np.concatenate([part[0] for part in leaving]) if leaving else _NOBODY
         if not len(slots):
             return
-        # Slots were given back already: their rows stay where they are until others come.
-        stream_rows = self._room.decode(slots, self._memory)
+        stream_rows = self._room.decode(slots, self._memory)  # given back already, but rows stay until others come
         if self._copies:
             at = np.concatenate([part[1] for part in leaving])
             master_rows = self._layout.decode(rows, at, self.plan.chosen_columns, self._memory)
@@ -280,9 +279,8 @@ class RegionJoin(SemiStreamJoin):
         """The next regions on the way around the disk for which rows wait, about so many."""
         near = self._hand + np.flatnonzero(self._room.count[self._hand :][: _LOOK_AHEAD * most])
         if not len(near):
-            far = self._hand + np.flatnonzero(self._room.count[self._hand :])
-            near = far if len(far) else np.flatnonzero(self._room.count)
-        return near[:most]
+            near = self._hand + np.flatnonzero(self._room.count[self._hand :])
+        return near[:most] if len(near) else np.flatnonzero(self._room.count)[:most]
 
     def _fitting(self, regions: Int64s, most: int, most_rows: int) -> Int64s:
         """The first of them whose pages and rows are not too many; one at least."""
