@@ -186,7 +186,7 @@ class RegionJoin(SemiStreamJoin):
         slots = np.concatenate([part[0] for part in leaving]) if leaving else _NOBODY
         if not len(slots):
             return
-        stream_rows = self._room.decode(slots, self._memory)  # given back already, but rows stay until others come
+        stream_rows = self._room.decode(slots, self._memory)  # rows of free slots stay until others come
         if self._copies:
             at = np.concatenate([part[1] for part in leaving])
             master_rows = self._layout.decode(rows, at, self.plan.chosen_columns, self._memory)
