@@ -9,6 +9,7 @@ from tidemill.join.parts.arrivals import WORK_BYTES_PER_ROW
 from tidemill.join.parts.frequency import LEAST_BYTES as LEAST_SKETCH_BYTES
 from tidemill.join.parts.split import START_SHARE, MissCosts
 from tidemill.join.parts.waiting_room import REGION_BYTES
+from tidemill.master.layout import PAGE_ALIGNMENT_BYTES
 from tidemill.master.protocol import Master
 
 PAGES_OF_A_REGION = 16
@@ -19,7 +20,6 @@ _READS_AHEAD = 1
 _MOST_ARRIVALS_BYTES = 5 * 2**19
 _MOST_OUTPUT_BYTES = 12 * 2**19
 _INDEX_BYTES_OF_A_REGION = REGION_BYTES + 16
-_ALIGNMENT_BYTES = 4096
 RESERVED = ("arrivals", "hot_rows", "sketch", "waiting", "disk_buffer", "index", "output")
 
 
@@ -127,7 +127,7 @@ class TideSizes:
             miss_costs: By which it does.
         """
         stream_row = stream_row_bytes + 24
-        longest = page_bytes + max(_ALIGNMENT_BYTES, page_work_bytes)
+        longest = page_bytes + max(PAGE_ALIGNMENT_BYTES, page_work_bytes)
         output_row = 3 * (stream_row + max(master_row_bytes, page_bytes))
         least = {
             "arrivals": 2 * (stream_row + WORK_BYTES_PER_ROW),
@@ -149,7 +149,7 @@ class TideSizes:
         regions = -(-pages // region_pages)
         index = index_bytes + regions * _INDEX_BYTES_OF_A_REGION + 64
         spare += least["index"] - index
-        region_bytes = region_pages * (longest - _ALIGNMENT_BYTES) + _ALIGNMENT_BYTES  # aligned once
+        region_bytes = region_pages * (longest - PAGE_ALIGNMENT_BYTES) + PAGE_ALIGNMENT_BYTES  # aligned once
         # A read costs as much work as two regions take to read: at small budgets fewer and larger ones are better.
         reads_ahead = _READS_AHEAD if spare > _READS_AHEAD * 32 * region_bytes else 1
         regions_per_read = max(1, min(most_regions_per_read, spare // (3 * (1 + reads_ahead) * region_bytes)))
@@ -181,7 +181,7 @@ def _page_work_bytes(master: Master) -> int:
     """Held beside a page while it is read, and 4 KiB to align it: they count even where reads need not be aligned."""
     alone, twice = master.rows_buffer_bytes([0]), master.rows_buffer_bytes([0, 0])
     aligns_bytes = 2 * alone - twice
-    return alone - master.longest_page_bytes + max(0, _ALIGNMENT_BYTES - aligns_bytes)
+    return alone - master.longest_page_bytes + max(0, PAGE_ALIGNMENT_BYTES - aligns_bytes)
 
 
 def _too_little(total_bytes: int, least_bytes: int) -> BudgetError:
