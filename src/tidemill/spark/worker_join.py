@@ -58,9 +58,7 @@ class HostShares:
         sizes = TideJoin.sizes_for(master, plan, join_bytes(memory_bytes, workers))
         read_bytes = sizes.disk_buffer_bytes // (1 + sizes.reads_ahead)
         is_large = sizes.total_bytes >= _LARGE_BYTES
-        regions = max(
-            1, min(sizes.regions_per_read if is_large else _REGIONS_PER_READ, sizes.regions_per_read)
-        )
+        regions = sizes.regions_per_read if is_large else min(_REGIONS_PER_READ, sizes.regions_per_read)
         reads_ahead = _READS_IN_FLIGHT - 1 if is_large else sizes.reads_ahead
         slim = replace(
             sizes,
