@@ -34,7 +34,7 @@ class CacheModel:
     >>> sales = Workload(master_rows=136_000, master_row_bytes=120, stream_row_bytes=20, zipf_exponent=1.0)
     >>> state = MODEL.steady_state(sales, MODEL.default_sizes(sales, 1_000_000))
     >>> round(state.hit_share, 2), round(1 / state.work_per_row.reads, 1)
-    (0.57, 7.6)
+    (0.58, 7.6)
 
     Source: Naeem et al., *Big Data Velocity Management*, IEEE Access 2020, §II-B and §VI, whose eq. 2 without the cache
     inequality is that of CACHEJOIN; divided by w_N + w_S it is the work of one row. What differs, and why:
