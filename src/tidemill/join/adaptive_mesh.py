@@ -77,7 +77,7 @@ class AdaptiveMeshJoin(SweepJoin):
             queue_bytes=max(places, live_packets + 1) * PACKET_BYTES,
             pending_bytes=places * packet_bytes + rows_bytes,
             disk_buffer_bytes=2
-            * max(1, self._master.longest_page_bytes)
+            * max(1, self._master.page_columns_bytes)
             * max(pages_per_step, pages_in_flight),
         )
         self._change_reservations(changed)

@@ -90,7 +90,7 @@ class BalancedJoin(SweepJoin):
     def sizes_for(cls, master: Master, plan: OutputPlan, total_bytes: int) -> BalancedSizes:
         """The split of `total_bytes` for this master data and stream."""
         rows = (plan.stream_row_bytes, master.row_bytes, master.index_bytes)
-        return BalancedSizes.with_hot_rows(total_bytes, *rows, master.pages, master.longest_page_bytes)
+        return BalancedSizes.with_hot_rows(total_bytes, *rows, master.pages, master.page_columns_bytes)
 
     def room(self, row_bytes: int | None = None) -> int:
         return super().room(row_bytes) if self._emission is None else 0

@@ -74,7 +74,7 @@ class MoijSizes:
             stream_row_bytes=plan.stream_row_bytes,
             stream_cell_bytes=stream.cell_bytes,
             least_stream_row_bytes=stream.layout.least_row_bytes,
-            master_row_bytes=master.row_bytes,
+            master_row_bytes=max(master.row_bytes, master.longest_page_bytes + master.layout.grows_bytes),
             least_master_row_bytes=master.layout.least_row_bytes,
             output_columns=len(plan.output_schema),
             pages=master.pages,
@@ -138,6 +138,7 @@ class MoijNeeds:
     least_stream_row_bytes: int
     """As it lies in its cell."""
     master_row_bytes: int
+    """As columns."""
     least_master_row_bytes: int
     """As it lies in a page."""
     output_columns: int

@@ -50,7 +50,7 @@ class ReducedMeshJoin(SweepJoin):
             master.row_bytes,
             master.index_bytes,
             master_pages=master.pages,
-            longest_page_bytes=master.longest_page_bytes,
+            longest_page_bytes=master.page_columns_bytes,
             queue_packets=PARTITIONS,
         )
 

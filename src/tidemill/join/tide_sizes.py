@@ -86,7 +86,7 @@ class TideSizes:
         return cls.from_numbers(
             total_bytes,
             stream_row_bytes=plan.stream_row_bytes,
-            master_row_bytes=master.row_bytes,
+            master_row_bytes=max(master.row_bytes, master.longest_page_bytes + master.layout.grows_bytes),
             page_bytes=master.longest_page_bytes,
             page_work_bytes=_page_work_bytes(master) if master.pages else 0,
             pages=master.pages,

@@ -152,7 +152,7 @@ class Sample:
         stream_rows, stream_at = layout.encode(self.stream)
         page = self.master.read_rows(0, min(self.master.pages, 64))
         chosen = np.random.default_rng(7).integers(0, len(page.at), count)
-        row_bytes = max(self.master.row_bytes, stored.least_row_bytes)
+        row_bytes = self.master.stored_row_bytes
 
         def room() -> WaitingRoom:
             return WaitingRoom(256 * count, layout, 64, self.plan.stream_row_bytes)

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Collection
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from tidemill.core.units import format_bytes
 from tidemill.lab.forms import Share, build_lmdb, build_parquet, build_sqlite, build_store
 from tidemill.lab.master_rows import MASTER_VERSION
 from tidemill.master import MasterData
+from tidemill.master.layout import FORMAT_VERSION
 
 Progress = Callable[[str, float], None]
 """Takes what is being done, and how much of it is done, 0 … 1."""
@@ -69,10 +71,10 @@ class JoinData:
         if form != "store":
             return self.path(form).exists()
         try:
-            MasterData.open(self.store).close()
+            with closing(MasterData.open(self.store)) as store:
+                return store.manifest.format_version == FORMAT_VERSION
         except StoreError:
             return False
-        return True
 
     def _build(self, form: str, progress: Progress) -> float:
         started = time.perf_counter()

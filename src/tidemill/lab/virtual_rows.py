@@ -33,7 +33,7 @@ def open_store(workload: Workload, folder: Path) -> MasterData:
         rows = np.arange(workload.master_rows)
         keys = np.minimum((rows / workload.rows_per_key).astype(np.int64), workload.master_keys - 1)
         table = pa.Table.from_batches([_rows(keys, workload.master_row_bytes, "value")])
-        MasterData.build(table, key="key", path=part, page_bytes=workload.page_bytes).close()
+        MasterData.build(table, key="key", path=part, page_bytes=workload.page_bytes, pack=False).close()
         try:
             part.rename(path)
         except OSError:  # another process was first

@@ -113,7 +113,7 @@ def _shared_storer() -> Callable[[int, int], None]:
 
 move_32, move_16, move_8, move_4, move_2, move_1 = (_mover(size) for size in (32, 16, 8, 4, 2, 1))
 load_8, load_32, load_64 = (_loader(bits) for bits in (8, 32, 64))
-store_8, store_32, store_64 = (_storer(bits) for bits in (8, 32, 64))
+store_8, store_16, store_32, store_64 = (_storer(bits) for bits in (8, 16, 32, 64))
 fetch = _fetcher()
 load_shared, store_shared = _shared_loader(), _shared_storer()
 
@@ -166,6 +166,7 @@ __all__ = [
     "move_bytes",
     "spill_bytes",
     "store_8",
+    "store_16",
     "store_32",
     "store_64",
     "store_shared",

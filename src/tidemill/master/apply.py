@@ -22,9 +22,11 @@ from tidemill.master.hashing import Bools, Int64s
 from tidemill.master.history_changes import read_history_changes
 from tidemill.master.index import PageIndex
 from tidemill.master.layout import PAGES_FILE, current_version
-from tidemill.master.new_version import NewVersion, new_version, write_derived
+from tidemill.master.new_version import NewVersion, new_version, packed_facts, write_derived
+from tidemill.master.packing import Packing
 from tidemill.master.page_writer import PageWriter
 from tidemill.master.reads import PageRows, stretches
+from tidemill.master.rows import RowLayout
 from tidemill.master.source import Source
 
 if TYPE_CHECKING:
@@ -46,9 +48,12 @@ def apply_changes(
         changes = read_changes(source, master.key_form, master.schema, operation)
     else:
         changes = read_history_changes(source, master, master.history, operation)
+    packing = master.packing.holding(changes.rows)
+    if packing.form != master.packing.form:
+        master = master.repacked(packing)
     with new_version(master.path) as version:
         refuse_stale(master)
-        merge = _Merge(master, changes, version)
+        merge = _Merge(master, changes, version, packing)
         with merge.writer:
             for done in merge.chunks():
                 if progress is not None:
@@ -95,10 +100,12 @@ class _Counts:
 class _Merge:
     """Touched pages and changes on their way into a new pages file."""
 
-    def __init__(self, master: "MasterData", changes: Changes, version: NewVersion) -> None:
+    def __init__(self, master: "MasterData", changes: Changes, version: NewVersion, packing: Packing) -> None:
         told = master.manifest
+        self._packing = packing
+        self._layout = RowLayout.of(master.schema, first=master.key, packing=packing)
         self.writer = PageWriter(
-            version.folder / PAGES_FILE, master.layout, told.page_bytes, number=len(told.files)
+            version.folder / PAGES_FILE, self._layout, told.page_bytes, number=len(told.files)
         )
         self._master = master
         self._changes = changes
@@ -143,6 +150,8 @@ class _Merge:
         used, file = np.unique(index.file, return_inverse=True)
         if len(told.files) not in used:
             (version.folder / PAGES_FILE).unlink()
+        packed = packed_facts(self._packing, self.writer, version.folder)
+        packed["stored_row_bytes"] = told.stored_row_bytes
         write_derived(
             version,
             replace(told, positions=told.positions | positions),
@@ -153,11 +162,12 @@ class _Merge:
             most_rows_of_a_key=counts.most_rows_of_a_key if counts.rows else 0,
             most_rows_of_a_page=max(told.most_rows_of_a_page, self.writer.most_rows_of_a_page),
             row_bytes=-(-int(counts.row_bytes) // max(1, counts.rows)),
+            **packed,
         )
 
     def _merge(self, pages: Int64s, first_code: int, end_code: int) -> None:
         """Write what becomes of these pages and of the changes whose new rows belong into them."""
-        layout, part = self._master.layout, self._changes.part(first_code, end_code)
+        layout, part = self._layout, self._changes.part(first_code, end_code)
         target, page_count = (column[first_code:end_code] for column in (self._target, self._page_count))
         old = self._master.gather_rows(pages)
         goes = self._going(old)

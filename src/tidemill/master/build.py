@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,12 +24,14 @@ from tidemill.master.layout import (
     PageFile,
     schema_as_text,
 )
-from tidemill.master.new_version import NewVersion, new_version
+from tidemill.master.new_version import NewVersion, new_version, packed_facts
 from tidemill.master.order import RANK_COLUMN, OrderBy, rank_groups, ranked
+from tidemill.master.packing import Packing
 from tidemill.master.page_writer import PageWriter
 from tidemill.master.rows import RowLayout
 from tidemill.master.sort import ExternalSort
 from tidemill.master.source import Source, SourceRows, open_source
+from tidemill.master.survey import Survey
 
 Progress = Callable[[int, int], None]
 
@@ -45,6 +48,8 @@ class BuildOptions:
     progress: Progress | None = None
     history: tuple[str, str] | None = None
     """Columns valid-from and valid-to, where rows are versions of their keys."""
+    pack: bool | None = None
+    """Whether columns are packed; None for: where it is worth it."""
 
     def __post_init__(self) -> None:
         if self.page_bytes < PAGE_ALIGNMENT_BYTES or self.page_bytes % PAGE_ALIGNMENT_BYTES:
@@ -60,6 +65,16 @@ class BuildOptions:
                 code="history_order",
                 next_move="leave out order_by, or history",
             )
+        if self.history is not None and self.pack:
+            raise SpecError(
+                "rows of a store with a history are not packed",
+                code="history_packed",
+                next_move="leave out pack, or history",
+            )
+
+    @property
+    def may_pack(self) -> bool:
+        return self.history is None and self.pack is not False
 
     @property
     def passes(self) -> int:
@@ -87,15 +102,18 @@ def _write_version(rows: SourceRows, version: NewVersion, options: BuildOptions)
     if options.order_by is not None:
         batches = ranked(batches, rows.schema, options.order_by)
         work_schema = work_schema.append(pa.field(RANK_COLUMN, pa.int64()))
+    survey = Survey(rows.schema, rows.form.code_column)
     for seed in range(MOST_SEEDS):
         form = replace(rows.form, seed=seed)
         schema = form.told_by(work_schema)
         sort = ExternalSort(runs / str(seed), schema, form.code_column, options.memory_bytes)
         for batch in batches:
+            if seed == 0 and options.may_pack:
+                survey.add(batch)
             sort.add(coded(batch, form, schema))
             options.say(0, sort.rows, rows.rows_in_all or sort.rows)
         try:
-            _write_files(sort, form, rows.schema, version, options)
+            _write_files(sort, form, rows.schema, survey.packing(wanted=options.pack), version, options)
         except CodeCollisionError:
             batches = sort.unordered()
         else:
@@ -121,21 +139,27 @@ def coded(batch: pa.RecordBatch, form: KeyForm, schema: pa.Schema) -> pa.RecordB
 
 
 def _write_files(
-    sort: ExternalSort, form: KeyForm, given: pa.Schema, version: NewVersion, options: BuildOptions
+    sort: ExternalSort,
+    form: KeyForm,
+    given: pa.Schema,
+    packing: Packing,
+    version: NewVersion,
+    options: BuildOptions,
 ) -> None:
     aside = version.folder
     schema = page_schema(given, form, options)
     counts = KeyCounts(form)
     write = _in_key_order if options.order_by is None else _in_given_order
-    layout = RowLayout.of(schema, first=form.code_column)
+    layout = RowLayout.of(schema, first=form.code_column, packing=packing)
     keeps_groups = options.order_by is not None
     writer = PageWriter(aside / PAGES_FILE, layout, options.page_bytes, keeps_groups=keeps_groups)
     with writer:
         key_files = write(sort, writer, counts, form, aside, options)
     files = [writer.finished(version.pages_name)]
     write_manifest(
-        aside, form, schema, counts, writer.index(), files, options, writer.most_rows_of_a_page, key_files
-    )
+        aside, form, schema, counts, writer.index(), files, options, writer.most_rows_of_a_page, key_files,
+        **packed_facts(packing, writer, aside),
+    )  # fmt: skip
 
 
 def page_schema(given: pa.Schema, form: KeyForm, options: BuildOptions) -> pa.Schema:
@@ -159,6 +183,7 @@ def write_manifest(
     options: BuildOptions,
     most_rows_of_a_page: int,
     key_files: _KeyFiles = (0, 0, 0),
+    **packed: Any,
 ) -> None:
     """Write the index and, last, the manifest of a version whose other files are on disk."""
     index_bytes, index_crc = index.write(folder)
@@ -185,6 +210,7 @@ def write_manifest(
         keys_file_bytes=keys_bytes,
         blocks_file_bytes=blocks_bytes,
         blocks_file_crc=blocks_crc,
+        **packed,
     ).write(folder)
 
 

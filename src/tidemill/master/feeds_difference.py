@@ -49,6 +49,8 @@ class ReRead:
     def __init__(self, master: "MasterData", source: Source, folder: Path, memory_bytes: int) -> None:
         self._master = master
         self._memory_bytes = memory_bytes
+        # Without packing: a new value may not fit that of the store.
+        self._layout = RowLayout.of(master.schema, first=master.key)
         given = open_source(source, master.key_columns)
         self._names = [name for name in master.schema.names if not self._is_code(name)]
         self._schema = pa.schema([master.schema.field(name) for name in self._names])
@@ -82,7 +84,7 @@ class ReRead:
 
     def _parts(self) -> Iterator[pa.Table]:
         """Changes, a stretch of codes at a time."""
-        empty = _Side.empty(self._master.layout)
+        empty = _Side.empty(self._layout)
         news, olds = self._new_sides(), self._old_sides()
         new, old = next(news, empty), next(olds, empty)
         while new.rows or old.rows:
@@ -120,7 +122,7 @@ class ReRead:
         return pa.Table.from_batches([rows]).append_column(OPERATION, told).replace_schema_metadata(None)
 
     def _new_sides(self) -> "Iterator[_Side]":
-        layout = self._master.layout
+        layout = self._layout
         for batch in whole_groups(self._sort.in_order(), self._master.key_form):
             if batch.num_rows:
                 buffer, at = layout.encode(batch)
@@ -134,7 +136,11 @@ class ReRead:
         while first < master.pages:
             at = min(int(np.searchsorted(cuts, first + _PAGES_AT_A_TIME)), len(cuts) - 1)
             rows = master.read_rows(first, int(cuts[at]) - first)
-            yield _Side(rows.codes, rows.buffer, rows.at, master.layout)
+            buffer, begins = rows.buffer, rows.at
+            if master.packing.columns:
+                buffer, edges = self._layout.encode(master.layout.decode(buffer, begins))
+                begins = edges[:-1]
+            yield _Side(rows.codes, buffer, begins, self._layout)
             first = int(cuts[at])
 
     def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -6,6 +6,7 @@ path/versions/000001/pages.bin    pages of rows (`page_kernels.py`), each starti
 path/versions/000001/index.arrow  one entry a page: first code, file, offset, blocks, whether a code continues
 path/versions/000001/keys.bin     only for pages in a given order: each code and its page, sorted by code
 path/versions/000001/blocks.arrow only beside keys.bin: first code and CRC-32C of each of its blocks
+path/versions/000001/packed.arrow only where columns are packed as numbers of values: those values (`packing.py`)
 path/versions/000001/changed.bin  which codes differ from the version before it (`changed_codes.py`); not after a build
 path/versions/000001/manifest.json  sealed: format, schema, counts, sizes and checksums of the files
 path/changed/000001.bin           the same of versions that have expired, as far back as bounds allow
@@ -26,7 +27,10 @@ import pyarrow as pa
 from tidemill.core.errors import StoreError
 from tidemill.core.files import read_sealed, write_sealed
 
-FORMAT_VERSION = 3  # 3: row-wise pages, several pages files; 2: keys of every type, pages in a given order
+FORMAT_VERSION = (
+    4  # 4: packed columns; 3: row-wise pages, several pages files; 2: keys of every type, given orders
+)
+READABLE_FORMATS = (3, 4)
 PAGE_ALIGNMENT_BYTES = 4096  # direct I/O asks for offsets and lengths in whole device blocks
 RUN_BYTES = 256 * 1024  # neighbouring pages are read together up to here: the knee of the measured curve
 
@@ -80,6 +84,12 @@ class Manifest:
     keys_file_bytes: int = 0
     blocks_file_bytes: int = 0
     blocks_file_crc: int = 0
+    packed: dict[str, int] = field(default_factory=dict)
+    """The form of the `Packing` of its columns."""
+    packed_file_bytes: int = 0
+    packed_file_crc: int = 0
+    stored_row_bytes: int = 0
+    """Mean size as packed rows; 0 where nothing is packed."""
     positions: dict[str, int] = field(default_factory=dict)
     """How far each feed of changes has come (`feeds.py`); a build forgets them."""
     created_unix_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
@@ -164,9 +174,9 @@ def switch_current(path: Path, version: int) -> None:
 
 def refuse_other_format(record: dict[str, Any], file: Path) -> None:
     found = record.get("format_version")
-    if found != FORMAT_VERSION:
+    if found not in READABLE_FORMATS:
         raise StoreError(
-            f"{file} has format version {found}, this Tidemill reads {FORMAT_VERSION}",
+            f"{file} has format version {found}, this Tidemill reads {READABLE_FORMATS[0]} to {FORMAT_VERSION}",
             code="format_version",
             next_move="upgrade Tidemill, or build the master data again",
             file=str(file),

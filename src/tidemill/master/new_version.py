@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tidemill.core.errors import StoreError
 from tidemill.core.files import sync_folder
 from tidemill.master.index import PageIndex
 from tidemill.master.layout import (
+    FORMAT_VERSION,
     PAGE_ALIGNMENT_BYTES,
     PAGES_FILE,
     Manifest,
@@ -20,6 +22,8 @@ from tidemill.master.layout import (
     switch_current,
     version_folder,
 )
+from tidemill.master.packing import Packing
+from tidemill.master.page_writer import PageWriter
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,19 @@ def new_version(path: Path) -> Iterator[NewVersion]:
         switch_current(path, version)
 
 
+def packed_facts(packing: Packing, writer: PageWriter, folder: Path) -> dict[str, Any]:
+    """What the manifest says of packed columns, once their dictionaries are in the folder of the version."""
+    file_bytes, file_crc = packing.write(folder)
+    return {
+        "packed": packing.form,
+        "packed_file_bytes": file_bytes,
+        "packed_file_crc": file_crc,
+        "stored_row_bytes": -(-writer.row_bytes // max(1, writer.rows)) if packing.columns else 0,
+    }
+
+
 def write_derived(
-    version: NewVersion, base: Manifest, index: PageIndex, files: Sequence[PageFile], **counts: int
+    version: NewVersion, base: Manifest, index: PageIndex, files: Sequence[PageFile], **facts: Any
 ) -> None:
     """Write index and manifest of a version that was made from another, after its pages."""
     index_bytes, index_crc = index.write(version.folder)
@@ -72,7 +87,8 @@ def write_derived(
         index_file_bytes=index_bytes,
         index_file_crc=index_crc,
         created_unix_ms=time.time_ns() // 1_000_000,
-        **counts,  # type: ignore[arg-type]  # all of them are whole numbers
+        format_version=FORMAT_VERSION,
+        **facts,
     ).write(version.folder)
 
 
@@ -93,4 +109,4 @@ def only_writer(path: Path) -> Iterator[None]:
         yield
 
 
-__all__ = ["NewVersion", "new_version", "only_writer", "write_derived"]
+__all__ = ["NewVersion", "new_version", "only_writer", "packed_facts", "write_derived"]

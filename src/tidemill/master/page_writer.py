@@ -44,6 +44,7 @@ class PageWriter:
     ) -> None:
         self.pages = 0
         self.most_rows_of_a_page = 0
+        self.rows = self.row_bytes = 0
         self._bytes = 0
         self._crc = 0
         self._salt = int.from_bytes(os.urandom(8), "little")
@@ -77,6 +78,8 @@ class PageWriter:
         """
         if not len(at):
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        self.rows += len(at)
+        self.row_bytes += int((end - at).sum())
         words = rows[: int(end.max())].view(np.uint64)
         codes = words.view(np.int64)[at >> 3]
         first = self._cut(codes, end - at, stretch)

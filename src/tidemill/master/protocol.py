@@ -71,12 +71,20 @@ class Master(Protocol):
     def rows(self) -> int: ...
     @property
     def row_bytes(self) -> int:
-        """Of a row on average."""
+        """Of a row on average, as columns."""
+
+    @property
+    def stored_row_bytes(self) -> int:
+        """Of a row on average, as `layout` has it."""
 
     @property
     def pages(self) -> int: ...
     @property
     def longest_page_bytes(self) -> int: ...
+    @property
+    def page_columns_bytes(self) -> int:
+        """Of the longest page as columns, at most: they are longer than packed rows."""
+
     @property
     def page_order(self) -> PageOrder:
         """`key`: codes rise from page to page. `given`: they do not, and a code lies in one page at most."""

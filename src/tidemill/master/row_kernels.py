@@ -38,6 +38,8 @@ CACHE_LINE_BYTES = 64
 
 # What a column is, in the tables that describe columns.
 FIXED, BITS, OPEN = 0, 1, 2
+# Only of a decode: short numbers that become longer, numbers of values in a dictionary.
+NARROW, CODED = 3, 4
 # Where the facts stand in the tables of columns, a line each. Of both ways:
 KIND, SLOT, WIDTH, PLACE, BIT = range(5)
 # of an encode, addresses and the first value's number. Those of a decode are in `column_kernels.py`.
@@ -184,7 +186,9 @@ def find_rows(rows: UInt8s, starts: Int64s, slot: int, fixed_bytes: int, ends: I
 __all__ = [
     "BITS",
     "CACHE_LINE_BYTES",
+    "CODED",
     "FIXED",
+    "NARROW",
     "OPEN",
     "copy_rows",
     "find_rows",

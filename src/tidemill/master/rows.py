@@ -5,7 +5,7 @@ columns. So rows stay rows until they leave, and only then become Arrow columns 
 
 ```
 row   first column │ slots of 32, 16, 8, 4, 2, 1 bytes, other sizes │ a bit a column: not NULL │ open-length values
-slot  a value, or (4 bytes) where a value of open length ends, counted from the start of the row
+slot  a value, packed or not (`packing.py`), or (4 bytes) where a value of open length ends, counted from the start of the row
 ```
 Lists, structs and maps are values of open length (`nested.py`). A row is filled up with zeros to a multiple of eight
 bytes; what lies in the slot of a NULL is zeros too, so equal rows have equal bytes.
@@ -14,45 +14,25 @@ bytes; what lies in the slot of a NULL is zeros too, so equal rows have equal by
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemill.core.errors import SpecError
 from tidemill.core.recycled import Recycled
 from tidemill.master import column_kernels
 from tidemill.master import row_kernels as kernels
-from tidemill.master.nested import children_schema, pack_nested, unpack_nested
-from tidemill.master.plain import has_no_plain_form, plain, plain_type
+from tidemill.master.nested import children_schema
+from tidemill.master.packing import NOT_PACKED, Packing
+from tidemill.master.plain import plain_type
+from tidemill.master.slots import Slot, is_nested, kind_of, stored_type, width_of
 
 UInt8s = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
 
 _MARGIN_BYTES = 64  # behind the last row, which an encode may spill over
-_KINDS = {"fixed": kernels.FIXED, "bits": kernels.BITS, "open": kernels.OPEN, "nothing": kernels.FIXED}
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Where a column lies in every row."""
-
-    name: str
-    kind: Literal["fixed", "bits", "open", "nothing"]
-    width: int
-    offset: int
-    validity_place: int
-    validity_bit: int
-    stored_type: pa.DataType
-    """Plain; binary where the column is nested."""
-    given_type: pa.DataType
-    open_before: int = 0
-    """Of open length: where its value begins, if positive (bits always lie before); else minus the slot, 0 or later,
-    that says where the one before it ends."""
-    children: "RowLayout | None" = None
-    """Of a nested column: the layout of the rows within its values."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +56,17 @@ class RowLayout:
     """Slot that says where a row ends, or -1 when all rows are equally long."""
 
     @classmethod
-    def of(cls, schema: pa.Schema, *, first: str | None = None) -> "RowLayout":
+    def of(cls, schema: pa.Schema, *, first: str | None = None, packing: Packing = NOT_PACKED) -> "RowLayout":
         """The layout for a schema.
 
         Args:
             schema: Columns of any type that has a plain form (`master/plain.py`).
             first: A column of eight bytes to lie at the very start of each row.
+            packing: How columns are packed; then there is a `first` one, which is not.
         """
-        stored = [_stored_type(field) for field in schema]
-        widths = [_width(kind) for kind in stored]
+        stored = [stored_type(field) for field in schema]
+        packed = [packing.columns.get(name) for name in schema.names]
+        widths = [width_of(*how) for how in zip(stored, packed, strict=True)]
         order = sorted(range(len(schema)), key=lambda n: (schema.names[n] != first, _place_of(widths[n])))
         offsets = dict.fromkeys(order, 0)
         validity_place = 0
@@ -96,7 +78,7 @@ class RowLayout:
         for number, field in enumerate(schema):
             slot = Slot(
                 field.name,
-                _kind(stored[number]),
+                kind_of(stored[number], packed[number]),
                 widths[number],
                 offsets[number],
                 validity_place + number // 8,
@@ -105,6 +87,7 @@ class RowLayout:
                 field.type,
                 open_before,
                 _children_of(field.type),
+                packed[number],
             )
             slots.append(slot)
             if slot.kind == "open":
@@ -116,15 +99,23 @@ class RowLayout:
         """Bytes of a row whose values of open length are all empty."""
         return -(-self.fixed_bytes // 8) * 8
 
+    @cached_property
+    def grows_bytes(self) -> int:
+        """Bytes that a row takes as columns beyond those that it takes as a row, at most."""
+        return sum(slot.grows_bytes for slot in self.slots)
+
     def encode(self, batch: pa.RecordBatch) -> tuple[UInt8s, Int64s]:
-        """The rows in one buffer, and where each starts, with the end of the last one."""
-        columns = [_stored(batch.column(number), slot) for number, slot in enumerate(self.slots)]
+        """The rows in one buffer, and where each starts, with the end of the last one.
+
+        A `DoesNotFitError` when a value does not fit its packing.
+        """
+        columns = [slot.stored(batch.column(number)) for number, slot in enumerate(self.slots)]
         facts: list[list[int]] = []
         opened: list[list[int]] = []
         present = [0] * (self.fixed_bytes - self.validity_place)
         for column, slot in zip(columns, self.slots, strict=True):
             if slot.kind != "nothing":
-                (opened if slot.kind == "open" else facts).append(_facts_of(column, slot))
+                (opened if slot.kind == "open" else facts).append(slot.facts_to_put(column))
             if not column.null_count:
                 present[slot.validity_place - self.validity_place] |= 1 << slot.validity_bit
         at = np.empty(batch.num_rows + 1, dtype=np.int64)
@@ -174,16 +165,11 @@ class RowLayout:
         ):
             nulls, bitmap = without_absent if is_full else _bitmap(rows, at, slot)
             buffers = [bitmap, memory.slice(place, size)]
-            if slot.kind == "open":
+            if slot.has_values:
                 buffers.append(values.slice(values_place, values_size))
             elif slot.kind == "nothing":
                 buffers = [None]
-            column = pa.Array.from_buffers(slot.stored_type, len(at), buffers, nulls)
-            arrays.append(
-                column
-                if slot.given_type is slot.stored_type
-                else _given(column, slot.given_type, slot.children)
-            )
+            arrays.append(slot.given(pa.Array.from_buffers(slot.stored_type, len(at), buffers, nulls)))
         return columns.batch(arrays, len(at), has_absent=absent > 0)
 
     def sizes(self, rows: UInt8s, at: Int64s) -> Int64s:
@@ -213,19 +199,8 @@ class _Columns:
 
     def __init__(self, fields: "list[pa.Field[Any]]", slots: list[Slot], metadata: Any) -> None:
         self.slots = slots
-        lines = [
-            [
-                _KINDS[slot.kind],
-                slot.offset,
-                slot.width,
-                slot.validity_place,
-                slot.validity_bit,
-                slot.open_before,
-            ]
-            for slot in slots
-        ]
-        self.facts = _table(lines, 6)
-        self._row_bytes = sum(slot.width for slot in slots)
+        self.facts = _table([slot.facts_to_get() for slot in slots])
+        self._row_bytes = sum(slot.column_width for slot in slots)
         self._metadata = metadata
         self._kind = pa.struct(fields)
         self._nullable_kind = pa.struct([field.with_nullable(True) for field in fields])
@@ -252,97 +227,15 @@ class _Columns:
         return batch if self._metadata is None else batch.replace_schema_metadata(self._metadata)
 
 
-def _stored_type(field: "pa.Field[Any]") -> pa.DataType:
-    kind = plain_type(field.type)
-    # Behind a dictionary or run ends nested values are packed as a whole, in their plain type.
-    is_hidden = _is_nested(kind) and not _is_nested(field.type) and cast("Any", field.type).value_type != kind
-    if has_no_plain_form(kind) or is_hidden:
-        raise SpecError(
-            f"column {field.name!r} has type {field.type}, which a row cannot hold",
-            code="column_type",
-            next_move="cast it to a plain Arrow type, or leave it out",
-            column=field.name,
-        )
-    if pa.types.is_nested(kind):
-        return pa.binary()
-    if pa.types.is_large_string(kind):
-        return pa.string()
-    return pa.binary() if pa.types.is_large_binary(kind) else kind
-
-
-def _is_nested(kind: pa.DataType) -> bool:
-    return pa.types.is_nested(kind) and not pa.types.is_run_end_encoded(kind)
-
-
 def _children_of(kind: Any) -> RowLayout | None:
     """The layout of the rows within values of a type, if it is nested, behind a dictionary or run ends as well."""
-    kind = kind if _is_nested(kind) else plain_type(kind)
-    return RowLayout.of(children_schema(kind)) if _is_nested(kind) else None
-
-
-def _kind(kind: pa.DataType) -> Literal["fixed", "bits", "open", "nothing"]:
-    if pa.types.is_null(kind):
-        return "nothing"
-    if pa.types.is_boolean(kind):
-        return "bits"
-    return "open" if pa.types.is_string(kind) or kind == pa.binary() else "fixed"
-
-
-def _width(kind: pa.DataType) -> int:
-    what = _kind(kind)
-    return kind.bit_width // 8 if what == "fixed" else {"nothing": 0, "bits": 1, "open": 4}[what]
+    kind = kind if is_nested(kind) else plain_type(kind)
+    return RowLayout.of(children_schema(kind)) if is_nested(kind) else None
 
 
 def _place_of(width: int) -> int:
     """Wide slots first, odd ones last: so each lies at a multiple of its width."""
     return -width if width in (32, 16, 8, 4, 2, 1) else 1
-
-
-def _stored(column: "pa.Array[Any]", slot: Slot) -> "pa.Array[Any]":
-    """The column in a form that the kernels read."""
-    if slot.children is not None:
-        return pack_nested(column if _is_nested(column.type) else plain(column), slot.children)
-    return column if column.type == slot.stored_type else plain(column)
-
-
-def _given(column: "pa.Array[Any]", kind: Any, children: RowLayout | None) -> "pa.Array[Any]":
-    """A stored column in the type that was given."""
-    if kind == column.type:
-        return column
-    if pa.types.is_dictionary(kind):
-        found: Any = column.dictionary_encode()
-        values = _given(found.dictionary, kind.value_type, children)
-        return pa.DictionaryArray.from_arrays(
-            found.indices.cast(kind.index_type), values, ordered=kind.ordered
-        )
-    if pa.types.is_run_end_encoded(kind):
-        options = pc.RunEndEncodeOptions(kind.run_end_type)
-        found = pc.call_function("run_end_encode", [column], options)
-        values = _given(found.values, kind.value_type, children)
-        return pa.RunEndEncodedArray.from_arrays(found.run_ends, values, kind)
-    if isinstance(kind, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(kind, column)
-    return column.cast(kind) if children is None else unpack_nested(column, kind, children)
-
-
-def _facts_of(column: "pa.Array[Any]", slot: Slot) -> list[int]:
-    """The line that tells `put_rows` of a column."""
-    bitmap, *parts = column.buffers()
-    values = parts[-1]
-    is_large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
-    return [
-        _KINDS[slot.kind],
-        slot.offset,
-        slot.width,
-        slot.validity_place,
-        slot.validity_bit,
-        values.address if values else 0,
-        values.address + values.size if values else 0,
-        parts[0].address if parts[0] else 0,
-        8 if is_large else 4,
-        column.offset,
-        bitmap.address if bitmap and column.null_count else 0,
-    ]
 
 
 def _table(lines: list[list[int]], width: int = 11) -> Int64s:
@@ -371,4 +264,4 @@ def _bitmap(rows: UInt8s, at: Int64s, slot: Slot) -> tuple[int, pa.Buffer]:
     return nulls, bitmap
 
 
-__all__ = ["RowLayout", "Slot"]
+__all__ = ["RowLayout"]

@@ -69,8 +69,9 @@ class MasterTable:
         self.layout = RowLayout.of(self.schema, first=self.key)
         self.rows = int(pages.rows.sum())
         self.row_bytes = -(-int(pages.bytes.sum()) // max(1, self.rows))
+        self.stored_row_bytes = max(self.row_bytes, self.layout.least_row_bytes)
         self.pages = len(pages.rows)
-        self.longest_page_bytes = int(pages.bytes.max(initial=0))
+        self.longest_page_bytes = self.page_columns_bytes = int(pages.bytes.max(initial=0))
         self.page_order: PageOrder = "given" if form.is_hashed else "key"
         self.index_bytes = pages.bytes_held
         self.mapped_key_bytes = pages.codes.mapped_bytes if pages.codes else 0

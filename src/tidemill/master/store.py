@@ -32,6 +32,7 @@ from tidemill.master.layout import (
 )
 from tidemill.master.lookup import rows_between, rows_of_keys
 from tidemill.master.order import OrderBy
+from tidemill.master.packing import Packing
 from tidemill.master.reads import PageReader, PageRows, Reading, cyclic
 from tidemill.master.rows import RowLayout
 from tidemill.master.source import Source
@@ -51,7 +52,13 @@ class MasterData:
     """
 
     def __init__(
-        self, path: Path, version: int, manifest: Manifest, index: PageIndex, reader: PageReader
+        self,
+        path: Path,
+        version: int,
+        manifest: Manifest,
+        index: PageIndex,
+        reader: PageReader,
+        packing: Packing,
     ) -> None:
         self.path = path
         self.version = version
@@ -62,17 +69,23 @@ class MasterData:
         self.key = self.key_form.code_column
         self.history = History.of_schema(self.schema)
         """How the versions of a key lie in its row, for data with valid-from and valid-to; else None."""
-        self.layout = RowLayout.of(self.schema, first=self.key)
+        self.packing = packing
+        self.layout = RowLayout.of(self.schema, first=self.key, packing=packing)
         self.rows = manifest.rows
         self.row_bytes = manifest.row_bytes
+        self.stored_row_bytes = manifest.stored_row_bytes or max(self.row_bytes, self.layout.least_row_bytes)
         self.pages = manifest.pages
         self.longest_page_bytes = manifest.longest_page_bytes
         """In whole blocks, as it is read."""
+        self.page_columns_bytes = (
+            self.longest_page_bytes + self.layout.grows_bytes * manifest.most_rows_of_a_page
+        )
         self.page_order = manifest.page_order
         self._key_pages = (
             KeyPages(version_folder(path, version), manifest) if self.page_order == "given" else None
         )
         self.index_bytes = index.bytes_held + (self._key_pages.bytes_held if self._key_pages else 0)
+        self.index_bytes += packing.bytes_held
         self.mapped_key_bytes = self._key_pages.mapped_bytes if self._key_pages else 0
         self.index = index
         self._reader = reader
@@ -88,6 +101,7 @@ class MasterData:
         memory: str | int = "512 MB",
         order_by: OrderBy | None = None,
         history: tuple[str, str] | None = None,
+        pack: bool | None = None,
         progress: Progress | None = None,
     ) -> "MasterData":
         """A handle on the new version, which readers find as current from now on.
@@ -107,13 +121,16 @@ class MasterData:
             history: Columns valid-from (included) and valid-to (excluded, NULL for still valid) when rows are versions of
                 their keys: timestamps, dates or integers. All versions of a key become one row (`master/history.py`),
                 of which joins take the one valid at a stream row's time (`join/as_of.py`).
+            pack: Store whole numbers in as few bytes as they need and values that repeat by their numbers
+                (`master/packing.py`): less to read, and more rows in the same memory. None for: from 64 MiB on. Not with a
+                history, and not from a Spark DataFrame.
             progress: Called with rows done and rows in all, while they are read and while they are written: a row
                 that is read but not written counts half. While a source that does not know its length is read,
                 rows in all are those read so far.
         """
         folder = Path(path)
         columns = (key,) if isinstance(key, str) else tuple(key)
-        options = BuildOptions(page_bytes, parse_bytes(memory), order_by, progress, history)
+        options = BuildOptions(page_bytes, parse_bytes(memory), order_by, progress, history, pack)
         return cls.open(folder, builder_of(source)(source, key=columns, path=folder, options=options))
 
     @classmethod
@@ -151,7 +168,9 @@ class MasterData:
         manifest = Manifest.read(version_path)
         index = PageIndex.read(version_path, manifest)
         reader = PageReader(folder, manifest, index, direct=direct, reads_in_flight=reads_in_flight)
-        return cls(folder, chosen, manifest, index, reader)
+        packed = (manifest.packed_file_bytes, manifest.packed_file_crc)
+        packing = Packing.read(version_path, manifest.packed, *packed)
+        return cls(folder, chosen, manifest, index, reader, packing)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path, self.version, self._reader.direct, self._reader.reads_in_flight)
@@ -211,6 +230,10 @@ class MasterData:
         """
         is_compact = len(self.manifest.files) <= 1 and self.garbage_share == 0
         return self if is_compact else self._on(compact_version(self, progress))
+
+    def repacked(self, packing: Packing) -> "MasterData":
+        """A handle on a version with the same rows, packed otherwise."""
+        return self._on(compact_version(self, None, packing))
 
     def expire(self, *, keep_last: int = 2, older_than: timedelta = timedelta(hours=1)) -> Expired:
         """Remove old versions of the store, and pages files to which none refers any more.

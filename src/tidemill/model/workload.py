@@ -49,7 +49,7 @@ class Workload:
         """That of open master data."""
         return cls(
             master_rows=master.rows,
-            master_row_bytes=master.row_bytes,
+            master_row_bytes=master.stored_row_bytes,
             stream_row_bytes=stream_row_bytes,
             zipf_exponent=zipf_exponent,
             matched_share=matched_share,

@@ -129,8 +129,9 @@ class WorkerJoin:
         self.join: SemiStreamJoin
         if lookup.algorithm == TideJoin.name:
             shares = HostShares.of(self.master, lookup.plan, lookup.memory_bytes, workers)
-            row_bytes = max(self.master.row_bytes, self.master.layout.least_row_bytes)
-            setting = f"{owner} {self.master.schema} {shares.hot_bytes} {lookup.master_path}"
+            row_bytes = self.master.stored_row_bytes
+            shape = f"{self.master.schema} {self.master.packing.form}"
+            setting = f"{owner} {shape} {shares.hot_bytes} {lookup.master_path}"
             file = hot_file(folder, setting)
             self._hot = SharedRowCache(file, shares.hot_bytes, row_bytes, self.master.layout, setting)
             posted = board_file(folder, setting, f"{self.master.identity} {shares}")

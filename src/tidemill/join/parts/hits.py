@@ -70,7 +70,9 @@ class Hits:
         self._at, self._matches = at, matches
         hot_shape = (layout.last_open_offset, layout.fixed_bytes)
         keeps_rows = bool(plan.master_columns)
-        self._rule = np.array([*pairs_per(plan), stream_row_bytes, *hot_shape, keeps_rows], dtype=np.int64)
+        self._rule = np.array(
+            [*pairs_per(plan), stream_row_bytes + layout.grows_bytes, *hot_shape, keeps_rows], dtype=np.int64
+        )
         self._cursor = np.zeros(5, dtype=np.int64)
         self._taker = RowTaker(plan.stream_schema)
 

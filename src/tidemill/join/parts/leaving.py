@@ -48,6 +48,7 @@ class Leaving:
     ) -> None:
         self.plan = plan
         self.at, self.matches = at, matches
+        stream_sizes = stream_sizes + layout.grows_bytes
         self._ends = self._output_ends(sizes, stream_sizes) if skip == 0 and plan.how in _ONE_EACH else None
         self._layout, self._rows = layout, rows
         self._gather = gather

@@ -126,7 +126,7 @@ def needs_of(master: Master, plan: OutputPlan) -> dict[str, int]:
         "stream_row_bytes": plan.stream_row_bytes,
         "master_row_bytes": master.row_bytes,
         "index_bytes": master.index_bytes + master.pages,
-        "longest_page_bytes": master.longest_page_bytes,
+        "longest_page_bytes": master.page_columns_bytes,
     }
 
 

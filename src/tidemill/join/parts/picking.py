@@ -165,7 +165,7 @@ class Picker:
         self._begun = 0
         self.size_bytes = size_bytes // 8 * 8
         self.most_regions = min(MOST_REGIONS, most_regions)
-        self._row_bytes = max(master.row_bytes, master.layout.least_row_bytes)
+        self._row_bytes = master.stored_row_bytes
         region_bytes = master.rows_buffer_bytes(np.arange(min(region_pages, master.pages)))
         if self._board is not None:
             # What was posted first must still be there when the last of a read is looked at.

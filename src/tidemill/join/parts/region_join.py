@@ -166,7 +166,7 @@ class RegionJoin(SemiStreamJoin):
             staging,
             len(self._staging),
             filled,
-            self._room.sizes(service.slots),
+            self._room.sizes(service.slots) + self._layout.grows_bytes,
         )
         matched = None if self._copies else (service.matches + service.given)[rows] > 0
         if service.is_last_piece:

@@ -47,7 +47,9 @@ class Rounds:
             layout.fixed_bytes,
         ]
         self._rule = np.array(facts, dtype=np.int64)
-        self._grow_staging(staging_bytes)
+        # What is staged becomes columns, which take more than packed rows.
+        least_bytes = stream.layout.least_row_bytes + layout.least_row_bytes
+        self._grow_staging(staging_bytes * least_bytes // (least_bytes + layout.grows_bytes))
         self._slots, self._met = np.zeros(2, dtype=np.int32), np.zeros(1, dtype=np.int32)
         self._cursor = np.zeros(11, dtype=np.int64)
         self.forget()

@@ -30,7 +30,7 @@ class SplitJoin(RegionJoin):
 
     @property
     def _hot_row_bytes(self) -> int:
-        return max(self._master.row_bytes, self._layout.least_row_bytes)
+        return self._master.stored_row_bytes
 
     def _no_hot_rows(self) -> RowCache:
         keeps_rows = bool(self.plan.master_columns)

@@ -76,7 +76,7 @@ class SweepJoin(SemiStreamJoin):
             master.row_bytes,
             master.index_bytes,
             master_pages=master.pages,
-            longest_page_bytes=master.longest_page_bytes,
+            longest_page_bytes=master.page_columns_bytes,
         )
 
     def _sizes_beside_condition(self, master: Master, total_bytes: int) -> MeshSizes:

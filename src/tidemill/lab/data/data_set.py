@@ -60,6 +60,7 @@ def open_master(data: DataSet, folder: Path) -> MasterData:
             path=path,
             page_bytes=data.workload.page_bytes,
             order_by=data.master_order,
+            pack=False,
         )
 
 

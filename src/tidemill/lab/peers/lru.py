@@ -11,7 +11,6 @@ from tidemill.lab.peers import Outputs
 from tidemill.lab.peers.batched_inl import BYTES_PER_LOOKUP
 from tidemill.lab.rows import MASTER_NAMES, beside
 from tidemill.lab.store import open_store
-from tidemill.master.rows import RowLayout
 
 Int64s = npt.NDArray[np.int64]
 
@@ -33,7 +32,7 @@ class LruCache:
 
     def __init__(self, data: JoinData, memory_bytes: int) -> None:
         self._store = open_store(data)
-        self._layout = RowLayout.of(self._store.schema, first=self._store.key)
+        self._layout = self._store.layout
         self._place_bytes = self._layout.encode(self._store.read_page(0).slice(0, 1))[0].size
         share = int(memory_bytes * CACHE_SHARE)
         self._piece_rows = max(1, min(MOST_PIECE_ROWS, int(memory_bytes * LOOKUP_SHARE) // BYTES_PER_LOOKUP))

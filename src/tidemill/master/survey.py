@@ -1,0 +1,85 @@
+"""Looks at all rows of a build and says how their columns can be packed."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from tidemill.master.packing import (
+    MOST_VALUES,
+    NOT_PACKED,
+    Coded,
+    Narrow,
+    Packing,
+    may_be_coded,
+    may_be_narrow,
+    numbers_range,
+    plain_column,
+)
+
+LEAST_BYTES = 64 * 2**20
+"""Of all rows together: a smaller store fits into memory, and is swept in a moment, as it is."""
+_LEAST_GAIN = 8
+"""Times its own bytes that a dictionary must save."""
+
+
+class Survey:
+    """Ranges of whole numbers, and values that repeat.
+
+    Args:
+        schema: Of the rows.
+        code_column: Holds the codes, which stay as they are.
+    """
+
+    def __init__(self, schema: pa.Schema, code_column: str) -> None:
+        fields = [field for field in schema if field.name != code_column]
+        self.rows = self.bytes = 0
+        self._ranges = {field.name: (0, 0) for field in fields if may_be_narrow(field.type)}
+        self._values: dict[str, pa.Array[Any]] = {}
+        self._value_bytes = dict.fromkeys((f.name for f in fields if may_be_coded(f.type)), 0)
+        self._widths = {
+            name: plain_column(pa.array([], schema.field(name).type)).type.bit_width // 8
+            for name in self._ranges
+        }
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.num_rows
+        self.bytes += batch.nbytes
+        for name, (low, high) in self._ranges.items():
+            new_low, new_high = numbers_range(plain_column(batch.column(name)))
+            self._ranges[name] = min(low, new_low), max(high, new_high)
+        for name in list(self._value_bytes):
+            self._add_values(name, plain_column(batch.column(name)))
+
+    def _add_values(self, name: str, column: Any) -> None:
+        """Note the values of a column, as long as they are few."""
+        found = column.unique().drop_null()
+        if name in self._values:
+            found = pa.concat_arrays([self._values[name], found]).unique()
+        self._value_bytes[name] += column.nbytes
+        self._values[name] = found
+        # A quarter of the numbers is left for values that changes bring.
+        if 4 * len(found) > 3 * MOST_VALUES or not Coded(2, found).is_possible:
+            del self._values[name], self._value_bytes[name]
+
+    def packing(self, *, wanted: bool | None) -> Packing:
+        """How the rows are best packed.
+
+        Args:
+            wanted: None for: if the rows take 64 MiB or more, and a dictionary saves much more than it takes.
+        """
+        if wanted is False or (wanted is None and self.bytes < LEAST_BYTES):
+            return NOT_PACKED
+        columns: dict[str, Narrow | Coded] = {}
+        for name, (low, high) in self._ranges.items():
+            narrow = Narrow.for_range(low, high, of_bytes=self._widths[name])
+            if narrow is not None:
+                columns[name] = narrow
+        for name, values in self._values.items():
+            coded = Coded(1 if 4 * len(values) < 3 * 2**7 else 2, values)
+            saved = self._value_bytes[name] - self.rows * coded.width
+            if saved >= (0 if wanted else _LEAST_GAIN * coded.bytes_held):
+                columns[name] = coded
+        return Packing(columns)
+
+
+__all__ = ["LEAST_BYTES", "Survey"]
