@@ -80,7 +80,9 @@ def test_a_packed_row_is_read_as_it_was_written(data: st.DataObject) -> None:
     wanted = np.array(data.draw(st.lists(st.integers(-1, rows - 1), max_size=50)), dtype=np.int64)
     decoded = layout.decode(encoded, np.where(wanted < 0, -1, at[wanted]))
     decoded.validate(full=True)
-    expected = [batch.slice(n, 1).to_pylist()[0] if n >= 0 else dict.fromkeys(columns) for n in wanted.tolist()]
+    expected = [
+        batch.slice(n, 1).to_pylist()[0] if n >= 0 else dict.fromkeys(columns) for n in wanted.tolist()
+    ]
     assert decoded.to_pylist() == expected
     sizes = layout.sizes(encoded, at[:-1]) + layout.grows_bytes
     assert layout.decode(encoded, at[:-1]).nbytes <= int(sizes.sum()) + 64 * len(columns)
@@ -109,7 +111,12 @@ def test_new_values_lengthen_the_dictionary_and_leave_rows_as_they_are(master: M
 
 @pytest.mark.parametrize(
     ("column", "values"),
-    [("stock", [2**40]), ("shelf", [-(2**31)]), ("colour", [f"colour {n}" for n in range(200)]), ("colour", ["x" * 300])],
+    [
+        ("stock", [2**40]),
+        ("shelf", [-(2**31)]),
+        ("colour", [f"colour {n}" for n in range(200)]),
+        ("colour", ["x" * 300]),
+    ],
 )
 def test_a_column_that_outgrows_its_packing_goes_back_to_its_own_width(
     master: MasterData, column: str, values: list[Any]
@@ -172,8 +179,12 @@ def test_large_stores_are_packed_where_a_dictionary_saves_much(tmp_path: Path) -
     wide = pa.table(
         {
             "id": numbers,
-            "maker": pa.array(np.array([f"maker number {n:06d} of all" for n in range(5000)])[numbers % 5000]),
-            "name": np.char.add("a name that comes but once, and is long enough to weigh ", numbers.astype("U7")),
+            "maker": pa.array(
+                np.array([f"maker number {n:06d} of all" for n in range(5000)])[numbers % 5000]
+            ),
+            "name": np.char.add(
+                "a name that comes but once, and is long enough to weigh ", numbers.astype("U7")
+            ),
             "stock": numbers % 4000,
         }
     )

@@ -128,6 +128,7 @@ def test_a_build_bigger_than_its_memory_stays_within_it(tmp_path: Path):
     assert sorted(p.name for p in (tmp_path / "versions" / "000002").iterdir()) == [
         "index.arrow",
         "manifest.json",
+        "packed.arrow",
         "pages.bin",
     ]
 

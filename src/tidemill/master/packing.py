@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 
 from tidemill.core.errors import StoreError
 from tidemill.core.files import write_atomically
-from tidemill.master.addresses import SPILL_BYTES
 from tidemill.master.plain import plain, plain_type
 
 PACKED_FILE = "packed.arrow"
@@ -96,13 +95,16 @@ class Coded:
 
     @cached_property
     def content(self) -> "npt.NDArray[np.uint8]":
-        """The values one after the other, with room behind them for a copy that spills."""
-        values = b"".join(value or b"" for value in self.values.cast(pa.binary()).to_pylist())
-        return np.frombuffer(values + bytes(2 * SPILL_BYTES), np.uint8)
+        """The values one after the other."""
+        offsets, content = self.values.buffers()[1:]
+        if not content or not offsets:
+            return np.zeros(1, dtype=np.uint8)
+        first = int(np.frombuffer(memoryview(offsets), np.int32)[self.values.offset])
+        return np.frombuffer(memoryview(content), np.uint8)[first : first + int(self.ends[-1])]
 
     @property
     def bytes_held(self) -> int:
-        return self.ends.nbytes + self.content.nbytes + self.values.nbytes
+        return self.ends.nbytes + self.values.nbytes
 
     def holding(self, column: "pa.Array[Any]") -> "Coded | None":
         """One that knows the values of the column too, at its end; None when they become too many or too long."""
