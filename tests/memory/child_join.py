@@ -25,7 +25,8 @@ def build(folder: str) -> None:
     keys = np.arange(MASTER_ROWS)
     names = pa.array(np.char.add("a product with the name ", keys.astype("U10")))
     columns = {f"measure_{n}": keys * n for n in range(8)}
-    MasterData.build(pa.table({"id": keys, "name": names, **columns}), key="id", path=folder)
+    # Packed: as columns rows are then longer than as they lie in pages and in memory.
+    MasterData.build(pa.table({"id": keys, "name": names, **columns}), key="id", path=folder, pack=True)
 
 
 def batches(keys: np.ndarray) -> Iterator[pa.RecordBatch]:

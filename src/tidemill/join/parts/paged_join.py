@@ -258,7 +258,7 @@ class PagedJoin(SemiStreamJoin, Generic[SizesT]):
     def _return_freed_memory(self, used_bytes: int) -> None:
         """Let Arrow's allocator give back what it keeps: it kept 30 MB of a 32 MB budget for nothing."""
         self._used_since_return += used_bytes
-        if self._used_since_return > self.sizes.total_bytes // 2:
+        if self._used_since_return > self.sizes.total_bytes // 4:
             self._used_since_return = 0
             pa.default_memory_pool().release_unused()
 
