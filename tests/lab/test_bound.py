@@ -41,7 +41,7 @@ def test_disk_and_assembly_are_measured(data: JoinData) -> None:
     curve = measure_device(data.parquet)
     assert min(curve.bytes_per_s) == 4096
     assert min(curve.bytes_per_s.values()) > 0
-    assert 0 < AssemblySpeed(data.rows).seconds_per_row(1.0, seed=1) < 1e-4
+    assert 0 < AssemblySpeed(data).seconds_per_row(1.0, seed=1) < 1e-4
 
 
 def test_both_ways_of_assembling_give_the_same_rows(data: JoinData) -> None:
@@ -53,5 +53,5 @@ def test_both_ways_of_assembling_give_the_same_rows(data: JoinData) -> None:
     keys = stream.column("key").to_numpy()
     positions = np.where(keys < data.rows, keys, -1)
     assert (positions < 0).any()
-    first, second = (way(stream, positions) for way in AssemblySpeed(data.rows).ways.values())
+    first, second = (way(stream, positions) for way in AssemblySpeed(data).ways.values())
     assert first.equals(second)

@@ -121,7 +121,7 @@ def _at_other_shares(results: list[dict[str, Any]], shares: Sequence[float]) -> 
 
 def _add_bounds(options: BenchOptions, results: list[dict[str, Any]], progress: Progress) -> None:
     progress("measuring disk and output assembly", 1.0)
-    device, assembly = measure_device(options.data.parquet), AssemblySpeed(options.master_rows)
+    device, assembly = measure_device(options.data.parquet), AssemblySpeed(options.data)
     for zipf in options.zipfs:
         seconds = assembly.seconds_per_row(zipf, options.seed)
         for share in options.memory_shares:

@@ -2,21 +2,28 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tidemill.lab.device import DeviceCurve
-from tidemill.lab.master_rows import master_batches
+from tidemill.lab.join_data import JoinData
 from tidemill.lab.rows import MASTER_NAMES, beside, gather
 from tidemill.lab.streams import stream_batches
-from tidemill.master.rows import RowLayout
+from tidemill.master import MasterData
+from tidemill.master.batches import one_batch
 
-ROWS_IN_MEMORY = 1_000_000
-"""Stream keys are drawn from these, with the skew of the cell: 120 MB, far more than a processor's caches."""
+MOST_ROWS_IN_MEMORY = 10_000_000
+"""Stream keys are drawn from these, with the skew of the cell; they take 2 GB in both forms."""
+_BYTES_PER_ROW = 600
+"""Free memory wanted for a row in both forms, with all that is free besides."""
 ASSEMBLED_ROWS = 400_000
 PIECES = (100_000, 10_000)
 """Rows assembled at a time: whole batches, or pieces whose output stays in a cache."""
@@ -28,11 +35,13 @@ Assemble = Callable[[pa.RecordBatch, npt.NDArray[np.int64]], pa.RecordBatch]
 class AssemblySpeed:
     """Seconds a row to put the output together when every master row is in memory: the best of all ways known."""
 
-    def __init__(self, master_rows: int) -> None:
-        self._rows = min(master_rows, ROWS_IN_MEMORY)
-        table = pa.Table.from_batches(master_batches(self._rows)).combine_chunks()
-        master = table.to_batches()[0]
-        self.ways: dict[str, Assemble] = {"arrow_take": _by_take(master), "row_decode": _by_rows(master)}
+    def __init__(self, data: JoinData) -> None:
+        fitting = psutil.virtual_memory().available // _BYTES_PER_ROW
+        self._rows = min(data.rows, MOST_ROWS_IN_MEMORY, fitting)
+        self.ways: dict[str, Assemble] = {
+            "arrow_take": _by_take(data.parquet, self._rows),
+            "row_decode": _by_rows(data.store, self._rows),
+        }
 
     def seconds_per_row(self, zipf: float, seed: int) -> float:
         """One thread; the quickest of all ways, sizes of a piece and passes."""
@@ -53,18 +62,26 @@ class AssemblySpeed:
         return seconds
 
 
-def _by_take(master: pa.RecordBatch) -> Assemble:
-    columns = master.select(MASTER_NAMES)
-    return lambda stream, positions: gather(stream, columns, positions)
+def _by_take(parquet: Path, rows: int) -> Assemble:
+    """Columns of the first rows, which are in order of key from 0 on."""
+    batches = pq.ParquetFile(parquet).iter_batches(batch_size=500_000, columns=MASTER_NAMES)
+    held, left = [], rows
+    while left > 0:
+        held.append(next(batches).slice(0, left))
+        left -= held[-1].num_rows
+    master = one_batch(held, held[0].schema)
+    return lambda stream, positions: gather(stream, master, positions)
 
 
-def _by_rows(master: pa.RecordBatch) -> Assemble:
-    layout = RowLayout.of(master.schema, first="key")
-    rows, at = layout.encode(master)
-    at[-1] = -1  # so that position -1, the unknown key, names no row
+def _by_rows(store: Path, rows: int) -> Assemble:
+    """The same rows as the store has them."""
+    with closing(MasterData.open(store)) as master:
+        found = master.read_rows(0, int(master.locate(np.array([rows - 1]))[0][0]) + 1)
+        layout, content = master.layout, found.buffer
+    at = np.append(found.at[:rows], -1)  # so that position -1, the unknown key, names no row
 
     def assemble(stream: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
-        return beside(stream, layout.decode(rows, at[positions], MASTER_NAMES).columns)
+        return beside(stream, layout.decode(content, at[positions], MASTER_NAMES).columns)
 
     return assemble
 
