@@ -115,19 +115,22 @@ def test_keys_that_do_not_fit_are_refused_with_the_choices(
         tm.enrich(sales, products, on="product", refresh="sometimes")
 
 
+@pytest.mark.parametrize("is_packed", [False, True])
 def test_a_running_query_meets_new_master_rows_and_keeps_its_hot_ones(
-    spark: SparkSession, products: tm.MasterData, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, is_packed: bool
 ) -> None:
+    products = tm.MasterData.build(PRODUCTS, key="product_id", path=tmp_path / "products", pack=is_packed)
+    assert bool(products.packing.form) == is_packed
     source = tmp_path / "in"
     source.mkdir()
     stream = spark.readStream.schema("product_id bigint").parquet(str(source))
     found = tm.enrich(
-        stream, products, on="product_id", columns=["price"], memory="8 MB", hot_rows=tmp_path / "hot"
+        stream, products, on="product_id", columns=["name", "price"], memory="8 MB", hot_rows=tmp_path / "hot"
     )
-    seen: list[dict[int, int]] = []
+    seen: list[dict[int, tuple[str, int]]] = []
 
     def keep(batch: DataFrame, _: int) -> None:
-        seen.append({row["product_id"]: row["price"] for row in batch.collect()})
+        seen.append({row["product_id"]: (row["name"], row["price"]) for row in batch.collect()})
 
     def run() -> None:
         spark.range(1, 5, numPartitions=1).withColumnRenamed("id", "product_id").write.mode("append").parquet(
@@ -140,6 +143,12 @@ def test_a_running_query_meets_new_master_rows_and_keeps_its_hot_ones(
     changes = pa.table(
         {"_op": ["update", "insert"], "product_id": [2, 4], "name": ["oat", "tea"], "price": [60, 8]}
     )
-    products.apply(changes)
+    products = products.apply(changes)  # packed: a word more in the dictionary
     run()
-    assert seen == [{1: 5, 2: 6, 3: 7, 4: None}, {1: 5, 2: 60, 3: 7, 4: 8}]
+    changes = pa.table({"_op": ["update"], "product_id": [3], "name": ["rye"], "price": [2**40]})
+    products.apply(changes)  # packed: all prices in eight bytes again
+    run()
+    met = {1: ("tea", 5), 2: ("milk", 6), 3: (None, 7), 4: (None, None)}
+    assert seen[0] == met
+    assert seen[1] == {**met, 2: ("oat", 60), 4: ("tea", 8)}
+    assert seen[2] == {**seen[1], 3: ("rye", 2**40)}

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tidemill.core.errors import BudgetError, StoreError
+from tidemill.core.errors import StoreError
 from tidemill.core.memory import MemoryBudget
-from tidemill.core.units import format_bytes
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.arrivals import Arrivals
 from tidemill.join.parts.aside import Aside
@@ -37,6 +36,7 @@ MOST_PATIENCE = 16
 """Times half the room's rows that may pass while rows wait. At Zipf 1.25, where one row in 16 misses, a room that must be served
 after half its rows is a quarter full, and four times as many bytes are read a row."""
 _PIECE_ROWS = 24_576  # probed together: their hot rows fit the second-level cache while columns are gathered
+_PIECES_OF_ARRIVALS = 3  # one leaves, one is probed, and one has come meanwhile
 
 
 class TideJoin(SplitJoin):
@@ -102,9 +102,9 @@ class TideJoin(SplitJoin):
         # Held by arrivals
         self._arrivals = Arrivals(self.sizes.arrivals_bytes, self.plan.stream_row_bytes)
         self._rows_in = 0
-        self._probed: pa.RecordBatch | None = None
         self._leaving: Leaving | None = None
         self._given_of_first = 0
+        self._has_put_out = False  # lest one that is restored again and again begins for ever
         self._probed_since = 0
         self._clear_waiting()
 
@@ -136,13 +136,17 @@ class TideJoin(SplitJoin):
         tally = StepTally(rows_in=self._rows_in)
         self._rows_in = self._output_bytes = 0
         pages_before, bytes_before = self._master.pages_read, self._master.bytes_read
-        # What was read is used up first: rows that it serves do not wait for rows that come later.
-        reads = self._leaving is None and (self._is_serving or not self._probe(tally) or self._lacks_room())
-        if reads and self._room.waiting_rows:
-            with self._hits_put_out(tally):
-                self._probed_since = 0
-                self._serve(tally)
-        elif self._leaving is not None:
+        before = self._leaving
+        goes_on = before is None or self._may_go_on()
+        if goes_on:
+            with self._hits_put_out(before, tally):
+                # What was read is used up first: rows that it serves do not wait for rows that come later.
+                reads = self._is_serving or not self._probe(tally) or self._lacks_room()
+                if reads and self._room.waiting_rows:
+                    self._probed_since = 0
+                    self._serve(tally)
+        leaves_now = not goes_on or (before is None and not self._may_wait())
+        if self._leaving is not None and leaves_now:
             with tally.timed("assemble"):
                 finished, outputs = self._leaving.put_out_beside(self._hits_bytes, self._aside)
             self._settle_hits(self._leaving, finished, outputs, tally)
@@ -172,7 +176,7 @@ class TideJoin(SplitJoin):
 
     def _fitting_rows(self) -> int:
         """Rows of the next piece: as many as could wait if no more of them missed than of late."""
-        rows = min(_PIECE_ROWS, self._arrivals.rows, max(1, int(self._room.free_rows / self._miss_share)))
+        rows = min(self._piece_rows(), max(1, int(self._room.free_rows / self._miss_share)))
         if self._room.can_resize:  # rows are equally long: there is room for as many as there are slots
             return max(rows, int(self._room.waiting_rows == 0))
         row_bytes = self._arrivals.next_row_bytes() + 8 + self._room.layout.fixed_bytes
@@ -182,6 +186,14 @@ class TideJoin(SplitJoin):
             rows //= 2
         # A row that may never wait is found out when it is tried with nobody else there.
         return max(rows, int(self._room.waiting_rows == 0))
+
+    def _piece_rows(self) -> int:
+        """Rows of the oldest batch in pieces of equal length; short ones, where one is probed while another leaves."""
+        most = _PIECE_ROWS
+        if self._aside.is_worth(self._arrivals.most_rows // _PIECES_OF_ARRIVALS):
+            most = min(most, self._arrivals.most_rows // _PIECES_OF_ARRIVALS)
+        rows = self._arrivals.next_rows
+        return -(-rows // max(1, -(-rows // most)))
 
     def _probe(self, tally: StepTally) -> bool:
         """Let arrivals meet hot rows; False when there are none, or when their misses could not wait."""
@@ -206,11 +218,11 @@ class TideJoin(SplitJoin):
             encoded, until = self._encode(batch, misses)
         if until == 0:
             if not self._room.waiting_rows:
-                raise self._too_wide(batch)
+                raise self._room.too_wide(batch.slice(0, 1), self.sizes.waiting_bytes)
             return False
         if until < batch.num_rows:
             misses, regions = misses[misses < until], regions[: len(misses[misses < until])]
-        batch = self._arrivals.take(until)
+        batch = self._arrivals.take(until, beside_last=self._leaving is not None)
         self._probed_since += until
         self._split.period.rows += until
         self._split.period.misses += len(misses)
@@ -226,16 +238,6 @@ class TideJoin(SplitJoin):
         self._begin_leaving(batch, at, matches, sizes[:until])
         self._look_at_split()
         return True
-
-    def _too_wide(self, batch: pa.RecordBatch) -> BudgetError:
-        row_bytes = int(self._room.layout.encode(batch.slice(0, 1))[1][-1])
-        return BudgetError(
-            f"a stream row takes {format_bytes(row_bytes)} while it waits, and the room has "
-            f"{format_bytes(self.sizes.waiting_bytes)}",
-            code="row_too_wide",
-            next_move="give the join more memory, or leave wide columns out of the stream",
-            row_bytes=row_bytes,
-        )
 
     def _encode(self, batch: pa.RecordBatch, misses: Int64s) -> tuple[tuple[Any, Int64s], int]:
         """The misses as rows, as far as they can wait; and how many rows of the batch those concern."""
@@ -258,7 +260,6 @@ class TideJoin(SplitJoin):
         self._room.push(codes, regions, rows, at)
 
     def _begin_leaving(self, batch: pa.RecordBatch, at: Int64s, matches: Int64s, sizes: Int64s) -> None:
-        self._probed = batch
         known = np.empty_like(at)
         count = keep_known(at, matches, sizes, known)
         at, matches, sizes, known = at[:count], matches[:count], sizes[:count], known[:count]
@@ -279,10 +280,19 @@ class TideJoin(SplitJoin):
         )  # fmt: skip
         self._given_of_first = 0
 
+    def _may_go_on(self) -> bool:
+        """Whether more rows may be probed while hits are put together: hot rows stay where they are."""
+        return self._may_wait() and self._resize_to is None and not self._hot.is_full
+
+    def _may_wait(self) -> bool:
+        """Whether hits are better put together beside the next rows, on another core; then all of them leave at once."""
+        hits = self._leaving
+        is_worth = hits is not None and self._aside.is_worth(len(hits.at)) and hits.fits(self._hits_bytes)
+        return is_worth and self._has_put_out and bool(self._arrivals.rows)
+
     @contextmanager
-    def _hits_put_out(self, tally: StepTally) -> Iterator[None]:
-        """Put the next hits together, on another core while the body reads if there is one."""
-        leaving = self._leaving
+    def _hits_put_out(self, leaving: Leaving | None, tally: StepTally) -> Iterator[None]:
+        """Put hits together on another core while the body runs."""
         if leaving is None:
             yield
             return
@@ -300,13 +310,16 @@ class TideJoin(SplitJoin):
     def _settle_hits(
         self, leaving: Leaving, finished: slice, outputs: list[pa.RecordBatch], tally: StepTally
     ) -> None:
+        self._has_put_out = True
         tally.outputs.extend(outputs)
         self._output_bytes += leaving.output_bytes
         matched = int(np.count_nonzero(leaving.matches[finished] > 0))
         count_fates(self.plan, matched, finished.stop - finished.start - matched, "hot_hits", tally)
-        if leaving.is_over:
-            self._leaving = self._probed = None
+        if leaving.is_over and self._leaving is leaving:
+            self._leaving = None
             self._arrivals.let_go()
+        elif leaving.is_over:  # while it left, another began to
+            self._arrivals.let_go(but_last=True)
 
     def _stream_sizes(self, batch: pa.RecordBatch, rows: Int64s) -> Int64s:
         """Bytes of some rows of a batch; one number when all are equally long."""

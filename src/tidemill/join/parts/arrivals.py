@@ -20,7 +20,7 @@ class Arrivals:
         self._expected_row_bytes = expected_row_bytes
         self._batches: deque[pa.RecordBatch] = deque()
         self._batch_bytes = 0
-        self._taken_bytes = 0
+        self._taken_bytes = self._last_taken_bytes = 0
 
     @property
     def bytes_held(self) -> int:
@@ -55,8 +55,18 @@ class Arrivals:
         """The rows that `take` would give; they stay."""
         return self._batches[0].slice(0, most_rows)
 
-    def take(self, most_rows: int) -> pa.RecordBatch:
-        """The oldest rows, from one batch; they count as held until `let_go`."""
+    @property
+    def next_rows(self) -> int:
+        """Of the oldest batch, of which `take` gives some."""
+        return self._batches[0].num_rows if self._batches else 0
+
+    @property
+    def most_rows(self) -> int:
+        """That may be here at a time, if they are as long as expected."""
+        return self._limit_bytes // (self._expected_row_bytes + WORK_BYTES_PER_ROW)
+
+    def take(self, most_rows: int, *, beside_last: bool = False) -> pa.RecordBatch:
+        """The oldest rows, from one batch; they count as held until `let_go`, those taken before only if so wanted."""
         batch = self._batches.popleft()
         taken_bytes = batch.nbytes  # asked for once a batch: Arrow takes 50 µs for it
         self._batch_bytes -= taken_bytes
@@ -67,12 +77,13 @@ class Arrivals:
             batch = batch.slice(0, most_rows)
             taken_bytes = batch.nbytes
         self.rows -= batch.num_rows
-        self._taken_bytes = taken_bytes + batch.num_rows * WORK_BYTES_PER_ROW
+        self._last_taken_bytes = taken_bytes + batch.num_rows * WORK_BYTES_PER_ROW
+        self._taken_bytes = self._last_taken_bytes + (self._taken_bytes if beside_last else 0)
         return batch
 
-    def let_go(self) -> None:
-        """What was taken last is finished or waits elsewhere."""
-        self._taken_bytes = 0
+    def let_go(self, *, but_last: bool = False) -> None:
+        """What was taken is finished or waits elsewhere, perhaps but for what was taken last."""
+        self._taken_bytes = self._last_taken_bytes if but_last else 0
 
     def batches(self) -> list[pa.RecordBatch]:
         return list(self._batches)

@@ -43,11 +43,15 @@ class Aside:
         self._pool: ThreadPoolExecutor | None = None
         self._has_core = may_use_another_core and len(os.sched_getaffinity(0)) > 1
 
+    def is_worth(self, rows: int) -> bool:
+        """Whether there is another core, and work on so many rows is worth handing over."""
+        return self._has_core and rows >= _WORTH_ROWS
+
     @contextmanager
     def beside(self, work: Callable[[], Made], *, rows: int) -> Iterator[Timed[Made]]:
         """Some work on so many rows, done beside the body or, when it is small, after it; finished in any case."""
         timed = Timed(work)
-        if self._has_core and rows >= _WORTH_ROWS:
+        if self.is_worth(rows):
             timed.begin(self._thread())
         try:
             yield timed

@@ -84,6 +84,13 @@ class Leaving:
         """The rows that have not left in full."""
         return self._gather(np.arange(self.next_row, len(self.at)))
 
+    def fits(self, limit_bytes: int) -> bool:
+        """Whether the next batch of so many bytes is surely the last."""
+        if self._ends is None or not len(self._ends):
+            return self._ends is not None
+        done = int(self._ends[self.next_row - 1]) if self.next_row else 0
+        return int(self._ends[-1]) - done <= limit_bytes
+
     def put_out(self, limit_bytes: int) -> tuple[slice, pa.RecordBatch | None]:
         """The rows that are finished with the next batch, and that batch, if any row of it leaves."""
         before = self.next_row

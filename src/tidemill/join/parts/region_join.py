@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.core.errors import BudgetError
 from tidemill.core.memory import MemoryBudget
 from tidemill.core.recycled import Recycled
-from tidemill.core.units import format_bytes
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.kernels import Bools, Int64s
 from tidemill.join.parts.keys import stream_keys
@@ -32,7 +30,10 @@ _NOBODY = np.empty(0, dtype=np.int64)
 _ANY = np.iinfo(np.int64).max
 _LOOK_AHEAD = 16  # regions looked at for each that is wanted: to look at all for each read took a third of it
 _PICKS = 3  # one is matched, two are under way
-_STAGING_SHARE = 0.34  # of the output reservation; as much for columns of staged rows, the rest for hits
+_STAGING_SHARE, _MOST_STAGING_SHARE = (
+    0.2,
+    0.34,
+)  # of the output; as much for columns of staged rows, the rest for hits
 
 
 class RegionJoin(SemiStreamJoin):
@@ -62,9 +63,7 @@ class RegionJoin(SemiStreamJoin):
         for name in RESERVED:
             budget.reserve(name, getattr(sizes, f"{name}_bytes"))
         # Held by output
-        self._staging = np.empty(int(sizes.output_bytes * _STAGING_SHARE) // 8, dtype=np.uint64).view(
-            np.uint8
-        )
+        self._staging: UInt8s = np.empty(self._staging_bytes() // 8, dtype=np.uint64).view(np.uint8)
         # Rows served by a read and hits may leave in the same step: each kind has its own.
         self._memory = Recycled(len(self._staging))
         self._hits_memory = Recycled(sizes.output_bytes - 2 * len(self._staging))
@@ -79,6 +78,11 @@ class RegionJoin(SemiStreamJoin):
             sizes.region_pages,
             board,
         )
+
+    def _staging_bytes(self) -> int:
+        """A row fits in any case, since it fits into a page."""
+        usual, most = (int(self.sizes.output_bytes * s) for s in (_STAGING_SHARE, _MOST_STAGING_SHARE))
+        return min(most, max(usual, self._master.longest_page_bytes))
 
     def _clear_waiting(self) -> None:
         # Held by waiting
@@ -355,12 +359,7 @@ class RegionJoin(SemiStreamJoin):
             codes, _ = stream_keys(rows, self.plan.stream_key)
             encoded, at = self._room.layout.encode(rows)
             if not self._room.fits(rows.num_rows, int(at[-1])):
-                raise BudgetError(
-                    f"{rows.num_rows} rows of {format_bytes(int(at[-1]))} waited when the snapshot was taken, and the "
-                    f"room has {format_bytes(self.sizes.waiting_bytes)}",
-                    code="snapshot_too_large",
-                    next_move="restore into a join with at least the memory of the one that was snapshot",
-                )
+                raise self._room.too_small(rows.num_rows, int(at[-1]), self.sizes.waiting_bytes)
             self._room.push(codes, self._regions.of(codes), encoded, at)
         return np.arange(first, first + rows.num_rows)
 

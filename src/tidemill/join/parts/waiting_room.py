@@ -3,7 +3,9 @@
 import numpy as np
 import pyarrow as pa
 
+from tidemill.core.errors import BudgetError
 from tidemill.core.recycled import Recycled
+from tidemill.core.units import format_bytes
 from tidemill.join.parts import waiting_kernels as kernels
 from tidemill.join.parts.kernels import Int32s, Int64s
 from tidemill.master.rows import RowLayout, UInt8s
@@ -206,6 +208,25 @@ class WaitingRoom:
         lists = (self._head.copy(), self.count.copy(), self._next, self._code, *self._code_at)
         kernels.pop(*lists, np.flatnonzero(self.count), slots, codes)
         return slots
+
+    def too_wide(self, row: pa.RecordBatch, size_bytes: int) -> BudgetError:
+        """What to say of a row that does not fit into an empty room of so many bytes."""
+        row_bytes = int(self.layout.encode(row)[1][-1])
+        return BudgetError(
+            f"a stream row takes {format_bytes(row_bytes)} while it waits, and the room has {format_bytes(size_bytes)}",
+            code="row_too_wide",
+            next_move="give the join more memory, or leave wide columns out of the stream",
+            row_bytes=row_bytes,
+        )
+
+    def too_small(self, rows: int, rows_bytes: int, size_bytes: int) -> BudgetError:
+        """What to say when those that waited before a snapshot do not fit."""
+        return BudgetError(
+            f"{rows} rows of {format_bytes(rows_bytes)} waited when the snapshot was taken, and the "
+            f"room has {format_bytes(size_bytes)}",
+            code="snapshot_too_large",
+            next_move="restore into a join with at least the memory of the one that was snapshot",
+        )
 
     def decode(self, slots: Int64s, memory_from: Recycled | None = None) -> pa.RecordBatch:
         return self.layout.decode(self.rows, self.places(slots), memory_from=memory_from)
