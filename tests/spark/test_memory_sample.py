@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tidemill.spark.memory_sample import MemorySampler, note_baseline
+from tidemill.spark.memory_sample import MemorySampler, forget_ended, note_baseline
 
 
 def test_memory_is_counted_above_what_the_worker_held_before(tmp_path: Path) -> None:
@@ -16,3 +16,11 @@ def test_memory_is_counted_above_what_the_worker_held_before(tmp_path: Path) -> 
     assert sampler.peak_bytes >= held.nbytes * 0.9
     (tmp_path / "workers" / "999999999").write_text("1.0 5")
     assert sampler.sample() >= held.nbytes * 0.9, "a worker that ended does not disturb"
+
+
+def test_files_of_queries_that_have_ended_count_no_more(tmp_path: Path) -> None:
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "rows.hot").write_bytes(b"x" * 1_000_000)
+    assert MemorySampler(tmp_path).sample() >= 1_000_000
+    forget_ended(tmp_path)
+    assert MemorySampler(tmp_path).sample() == 0

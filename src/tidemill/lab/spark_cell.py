@@ -34,6 +34,7 @@ from tidemill.lab.spark_data import FILES_PER_BATCH, Lot, SparkData, check_lot, 
 from tidemill.lab.spark_flink import run_flink
 from tidemill.lab.spark_memory import Watch
 from tidemill.lab.streams import STREAM_SCHEMA
+from tidemill.spark.memory_sample import forget_ended
 
 POLL_S = 0.05
 RUN_PREFIX = "run-"
@@ -87,6 +88,7 @@ def run_cells(cells: list[SparkCell]) -> None:
                 if contender.learns:
                     runner.run(first.data.warm_lot(), first.seconds, least=1)
                 for cell in cells:
+                    forget_ended(scratch / "hot")
                     watch.restart()
                     batches = runner.run(measured_lot(cell.batch_rows), cell.seconds)
                     peak_bytes = watch.peak_bytes

@@ -35,6 +35,13 @@ def shared_bytes(folder: Path) -> int:
     return sum(one.st_blocks * 512 for one in found if time.time() - one.st_mtime < _IN_USE_SECONDS)
 
 
+def forget_ended(folder: Path) -> None:
+    """Count the files no more that are there now: their queries have ended."""
+    for file in folder.glob("*"):
+        if file.is_file():
+            os.utime(file, (0, 0))
+
+
 def _notes(folder: Path) -> Path:
     return folder / "workers"
 
@@ -62,4 +69,4 @@ class MemorySampler:
         return held
 
 
-__all__ = ["MemorySampler", "held_bytes", "note_baseline", "shared_bytes"]
+__all__ = ["MemorySampler", "forget_ended", "held_bytes", "note_baseline", "shared_bytes"]
