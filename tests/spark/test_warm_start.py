@@ -1,5 +1,6 @@
 """What was hot on one host is hot on another after one look at the codes; a hint that cannot be read is a cold start."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ def names(cache: SharedRowCache, master: MasterData, codes: list[int]) -> list[l
 def test_hot_codes_of_one_host_are_hot_on_another(
     master: MasterData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm_start, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(warm_start, "_FIRST_SECONDS", 0.0)
     codes = np.array([40, 2, 7998, 1000], dtype=np.int64)
     first, told = cache_on(master, tmp_path / "one"), HotCodes(master.path, "query")
     with first.used_for(1, 1, lambda *_: None):
@@ -73,3 +74,18 @@ def test_a_damaged_hint_is_a_cold_start(master: MasterData, content: bytes) -> N
     (master.path / "hot").mkdir()
     (master.path / "hot" / "query.codes").write_bytes(content)
     assert HotCodes(master.path, "query").read() is None
+
+
+def test_a_join_that_told_nothing_begins_with_what_another_told_last(master: MasterData) -> None:
+    folder = master.path / "hot"
+    folder.mkdir()
+    for number, owner in enumerate(("older", "newer")):
+        file = folder / f"{owner}.codes"
+        file.write_bytes(b"tidemill hot codes 1\n" + np.array([number], dtype=np.int64).tobytes())
+        os.utime(file, (number, number))
+    told = HotCodes(master.path, "new").read()
+    assert told is not None
+    assert told.tolist() == [1]
+    own = HotCodes(master.path, "older").read()
+    assert own is not None
+    assert own.tolist() == [0]

@@ -15,6 +15,8 @@ from tidemill.master import MasterData
 FOLDER = "hot"
 _MAGIC = b"tidemill hot codes 1\n"
 _EVERY_SECONDS = 60.0
+_FIRST_SECONDS = 10.0
+"""After which a join tells for the first time: a new host then need not wait for a minute's knowledge."""
 _PAGES_AT_A_TIME = 64  # 1 MiB, as reads of the join are
 _MET_OFTEN = 4  # so that a code stays for some renewals without a hit
 
@@ -31,13 +33,13 @@ class HotCodes:
 
     def __init__(self, store: Path, owner: str) -> None:
         self._file = store / FOLDER / f"{owner}.codes"
-        self._told_at = time.monotonic()
+        self._tell_at = time.monotonic() + _FIRST_SECONDS
 
     def tell(self, cache: SharedRowCache) -> None:
         """Write down what is hot, once a minute at most."""
-        if time.monotonic() - self._told_at < _EVERY_SECONDS or not cache.entries:
+        if time.monotonic() < self._tell_at or not cache.entries:
             return
-        self._told_at = time.monotonic()
+        self._tell_at = time.monotonic() + _EVERY_SECONDS
         try:
             self._file.parent.mkdir(exist_ok=True)
             write_atomically(self._file, _MAGIC + np.sort(cache.codes).tobytes())
@@ -45,14 +47,20 @@ class HotCodes:
             return
 
     def read(self) -> Int64s | None:
-        """The codes that were hot, ascending."""
+        """The codes that were hot, ascending; those that another join on this data told last, where it has told nothing."""
         try:
-            content = self._file.read_bytes()
-        except OSError:
+            content = self._newest().read_bytes()
+        except (OSError, ValueError):
             return None
         if not content.startswith(_MAGIC) or (len(content) - len(_MAGIC)) % 8:
             return None
         return np.unique(np.frombuffer(content, dtype=np.int64, offset=len(_MAGIC)))
+
+    def _newest(self) -> Path:
+        """Its own file, or the newest of the others: what is popular for one stream mostly is for the next."""
+        if self._file.exists():
+            return self._file
+        return max(self._file.parent.glob("*.codes"), key=lambda file: file.stat().st_mtime)
 
 
 def warm_up(cache: SharedRowCache, master: MasterData, codes: Int64s) -> int:
