@@ -50,7 +50,6 @@ def test_hot_codes_of_one_host_are_hot_on_another(
         assert wanted.tolist() == [2, 40, 1000, 7998]
         warm_up(other, master, wanted)
         assert names(other, master, [40, 7998]) == [["row 40", "row 41"], ["row 7998", "row 7999"]]
-    assert HotCodes(master.path, "another query").read() is None
 
 
 def test_a_code_that_is_gone_is_known_to_be_gone(master: MasterData, tmp_path: Path) -> None:
