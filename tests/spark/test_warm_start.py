@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tidemill.join.parts import shared_cache
 from tidemill.join.parts.shared_cache import SharedRowCache
 from tidemill.master import MasterData
 from tidemill.spark import warm_start
@@ -88,3 +89,19 @@ def test_a_join_that_told_nothing_begins_with_what_another_told_last(master: Mas
     own = HotCodes(master.path, "older").read()
     assert own is not None
     assert own.tolist() == [0]
+
+
+def test_those_with_most_hits_are_told_where_all_are_too_many(
+    master: MasterData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = cache_on(master, tmp_path / "cache")
+    codes = np.arange(0, 400, 2)
+    with cache.used_for(1, 1, lambda *_: None):
+        warm_up(cache, master, codes)
+        popular = codes[::5].copy()
+        for _ in range(7):
+            cache.probe(popular, np.ones(len(popular), dtype=np.bool_))
+        assert cache.popular_codes().tolist() == codes.tolist()
+        monkeypatch.setattr(shared_cache, "_BYTES_PER_TOLD_CODE", cache._size_bytes // 60)
+        monkeypatch.setattr(shared_cache, "_SLOTS_AT_A_TIME", 7)
+        assert cache.popular_codes().tolist() == popular.tolist()

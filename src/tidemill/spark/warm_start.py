@@ -17,6 +17,7 @@ _MAGIC = b"tidemill hot codes 1\n"
 _EVERY_SECONDS = 60.0
 _FIRST_SECONDS = 10.0
 """After which a join tells for the first time: a new host then need not wait for a minute's knowledge."""
+_CODES_AT_A_TIME = 2**16
 _PAGES_AT_A_TIME = 64  # 1 MiB, as reads of the join are
 _MET_OFTEN = 4  # so that a code stays for some renewals without a hit
 
@@ -42,19 +43,19 @@ class HotCodes:
         self._tell_at = time.monotonic() + _EVERY_SECONDS
         try:
             self._file.parent.mkdir(exist_ok=True)
-            write_atomically(self._file, _MAGIC + np.sort(cache.codes).tobytes())
+            write_atomically(self._file, _MAGIC + cache.popular_codes().tobytes())
         except OSError:  # a store that workers may not write to
             return
 
     def read(self) -> Int64s | None:
         """The codes that were hot, ascending; those that another join on this data told last, where it has told nothing."""
         try:
-            content = self._newest().read_bytes()
+            content = np.memmap(self._newest(), np.uint8, "r")
         except (OSError, ValueError):
             return None
-        if not content.startswith(_MAGIC) or (len(content) - len(_MAGIC)) % 8:
+        if content[: len(_MAGIC)].tobytes() != _MAGIC or (len(content) - len(_MAGIC)) % 8:
             return None
-        return np.unique(np.frombuffer(content, dtype=np.int64, offset=len(_MAGIC)))
+        return np.frombuffer(content.data, np.int64, offset=len(_MAGIC))
 
     def _newest(self) -> Path:
         """Its own file, or the newest of the others: what is popular for one stream mostly is for the next."""
@@ -67,6 +68,12 @@ def warm_up(cache: SharedRowCache, master: MasterData, codes: Int64s) -> int:
     """How many entries the cache has after the rows of these codes, ascending, were read; in bounded memory."""
     if master.page_order != "key" or not master.pages:
         return cache.entries
+    for at in range(0, len(codes), _CODES_AT_A_TIME):
+        _read_some(cache, master, np.unique(codes[at : at + _CODES_AT_A_TIME]))
+    return cache.entries
+
+
+def _read_some(cache: SharedRowCache, master: MasterData, codes: Int64s) -> None:
     first, count = master.locate(codes)
     here = np.flatnonzero(count == 1)  # a key over several pages is left to the join
     codes, first = codes[here], first[here]
@@ -84,7 +91,6 @@ def warm_up(cache: SharedRowCache, master: MasterData, codes: Int64s) -> int:
         find(read.codes, np.repeat(edges[:-1], rows), np.repeat(edges[1:], rows), wanted, start, matches)
         met = np.full(len(wanted), _MET_OFTEN, dtype=np.uint32)
         cache.admit(read.buffer, read.at, start, matches, wanted, met)
-    return cache.entries
 
 
 def hint_name(text: str) -> str:

@@ -27,8 +27,6 @@ from tidemill.spark.warm_start import HotCodes, hint_name, warm_up
 
 TRANSPORT_SHARE = 0.2
 """Of a host's budget: batches on their way from and to the JVM, and what Arrow's allocator keeps of them."""
-_MOST_TRANSPORT_BYTES = 32 * 2**20
-"""Of a worker: batches grow no longer with the budget."""
 HOT_SHARE = 0.55
 """Of what `tide` has for hot and waiting rows. Waiting rows are those of one batch, so the hot ones get more."""
 _READS_IN_FLIGHT = 4
@@ -82,8 +80,7 @@ class HostShares:
 
 def join_bytes(memory_bytes: int, workers: int) -> int:
     """What the join of one worker may reserve, its part of the hot rows among it."""
-    own_bytes = memory_bytes / workers
-    return int(own_bytes - min(own_bytes * TRANSPORT_SHARE, _MOST_TRANSPORT_BYTES))
+    return int(memory_bytes / workers * (1 - TRANSPORT_SHARE))
 
 
 def check_budget(master: MasterData, lookup: HostedLookup, workers: int) -> None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from tidemill.join.parts import shared_cache_kernels as kernels
 from tidemill.join.parts.kernels import Bools, Int64s, UInt32s
@@ -27,6 +28,8 @@ ENTRY_BYTES = 16 + 2
 _HEADER_BYTES = 4096
 _FILL = 0.7  # of the table: fuller ones are slower to search
 _EVICTED_SHARE = 0.25
+_BYTES_PER_TOLD_CODE = 256
+_SLOTS_AT_A_TIME = 2**17
 _FORMAT, _IS_CHANGING, _VERSION, _IDENTITY = range(4)
 _SETTING = slice(8, 12)
 _STATE = slice(16, 22)
@@ -104,11 +107,28 @@ class SharedRowCache:
     def bytes_held(self) -> int:
         return _HEADER_BYTES + self._table.nbytes + self._hits.nbytes + int(self._state[kernels.END])
 
-    @property
-    def codes(self) -> Int64s:
-        """That are hot now."""
-        codes: Int64s = self._table[self._table[:, 1] != 0, 0]
+    def popular_codes(self) -> Int64s:
+        """Those hot now that have most hits, ascending; so many that they take a thirtieth of the memory of hot rows."""
+        most = max(1, self._size_bytes // _BYTES_PER_TOLD_CODE)
+        parts = range(0, self._capacity, _SLOTS_AT_A_TIME)
+        by_hits = np.zeros(2**16, dtype=np.int64)
+        for at in parts:
+            is_used, hits = self._used(at)
+            by_hits += np.bincount(hits[is_used], minlength=2**16)
+        with_so_many = np.cumsum(by_hits[::-1])[::-1]
+        least = int(np.count_nonzero(with_so_many > most))
+        found = []
+        for at in parts:
+            is_used, hits = self._used(at)
+            found.append(self._table[at : at + _SLOTS_AT_A_TIME, 0][is_used & (hits >= least)])
+        codes = np.concatenate(found)
+        codes.sort()
         return codes
+
+    def _used(self, at: int) -> "tuple[Bools, npt.NDArray[np.uint16]]":
+        """Some slots from a place on: which hold a code, and the hits of each."""
+        some = slice(at, at + _SLOTS_AT_A_TIME)
+        return self._table[some, 1] != 0, self._hits[some]
 
     def probe(self, codes: Int64s, present: Bools) -> tuple[Int64s, Int64s, Int64s]:
         at, rows, sizes = np.empty((3, len(codes)), dtype=np.int64)
