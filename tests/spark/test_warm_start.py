@@ -101,6 +101,7 @@ def test_those_with_most_hits_are_told_where_all_are_too_many(
         popular = codes[::5].copy()
         for _ in range(7):
             cache.probe(popular, np.ones(len(popular), dtype=np.bool_))
+        monkeypatch.setattr(shared_cache, "_BYTES_PER_TOLD_CODE", cache._size_bytes // 200)
         assert cache.popular_codes().tolist() == codes.tolist()
         monkeypatch.setattr(shared_cache, "_BYTES_PER_TOLD_CODE", cache._size_bytes // 60)
         monkeypatch.setattr(shared_cache, "_SLOTS_AT_A_TIME", 7)
