@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.core.errors import StoreError
+from tidemill.core.freed import Freed
 from tidemill.core.memory import MemoryBudget
 from tidemill.join.moij_sizes import STAGED_SHARE, MoijSizes
 from tidemill.join.output import OutputPlan
@@ -89,7 +90,7 @@ class MoijJoin(SemiStreamJoin):
             budget.reserve(name, getattr(self.sizes, f"{name}_bytes"))
         self._segments = -(-master.pages // self.sizes.segment_pages)
         self._stream = StreamCells(plan)
-        self._used_since_return = 0
+        self._freed = Freed(self.sizes.total_bytes // 4)
         # Held by output
         self._rounds = Rounds(plan, self._stream, self._layout, int(self.sizes.output_bytes * STAGED_SHARE))
         self.rounds_done = 0
@@ -156,7 +157,7 @@ class MoijJoin(SemiStreamJoin):
         if self._hits is not None:
             self._put_out_hits(self._hits, tally)
         held_bytes = self._held_bytes(tally)
-        self._return_freed_memory(tally.counts["bytes_read"] + held_bytes["output"])
+        self._freed.took(tally.counts["bytes_read"] + held_bytes["output"])
         return tally.report(held_bytes)
 
     # The stream-probing phase.
@@ -368,13 +369,6 @@ class MoijJoin(SemiStreamJoin):
 
     def _setting(self) -> str:
         return f"{self._master.identity} {self.plan.how} {self.plan.stream_key} {self.plan.output_schema}"
-
-    def _return_freed_memory(self, used_bytes: int) -> None:
-        """Let Arrow's allocator give back what it keeps."""
-        self._used_since_return += used_bytes
-        if self._used_since_return > self.sizes.total_bytes // 4:
-            self._used_since_return = 0
-            pa.default_memory_pool().release_unused()
 
     def _held_bytes(self, tally: StepTally) -> dict[str, int]:
         return {

@@ -154,7 +154,7 @@ class TideJoin(SplitJoin):
             self._read_ahead()
         tally.counts["pages_read"] = self._master.pages_read - pages_before
         tally.counts["bytes_read"] = self._master.bytes_read - bytes_before
-        self._return_freed_memory()
+        self._freed.took(self._output_bytes)
         return tally.report(self._held_bytes())
 
     @property

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.core.errors import StoreError
+from tidemill.core.freed import Freed
 from tidemill.core.memory import MemoryBudget
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.arrivals import Arrivals
@@ -77,7 +78,7 @@ class PagedJoin(SemiStreamJoin, Generic[SizesT]):
         self._read_row_bytes = float(master.row_bytes)
         self._page_start = np.zeros(1, dtype=np.int64)
         """Number of the first row of each page read last, and of all rows."""
-        self._used_since_return = 0
+        self._freed = Freed(sizes.total_bytes // 4)
         for name in reserved:
             budget.reserve(name, getattr(sizes, f"{name}_bytes"))
 
@@ -109,7 +110,7 @@ class PagedJoin(SemiStreamJoin, Generic[SizesT]):
         if self._emission is not None:
             self._cut_output(self._emission, tally)
         held_bytes = self._held_bytes(tally)
-        self._return_freed_memory(tally.counts["bytes_read"] + held_bytes["output"])
+        self._freed.took(tally.counts["bytes_read"] + held_bytes["output"])
         return tally.report(held_bytes)
 
     def snapshot(self) -> bytes:
@@ -254,13 +255,6 @@ class PagedJoin(SemiStreamJoin, Generic[SizesT]):
         if emission.is_over:
             self._emission = None
             self._arrivals.let_go()
-
-    def _return_freed_memory(self, used_bytes: int) -> None:
-        """Let Arrow's allocator give back what it keeps: it kept 30 MB of a 32 MB budget for nothing."""
-        self._used_since_return += used_bytes
-        if self._used_since_return > self.sizes.total_bytes // 4:
-            self._used_since_return = 0
-            pa.default_memory_pool().release_unused()
 
     def _held_bytes(self, tally: StepTally) -> dict[str, int]:
         on_disk_buffer = self._emission is not None and self._emission.found_in == "disk"

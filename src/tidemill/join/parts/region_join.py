@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidemill.core.freed import Freed
 from tidemill.core.memory import MemoryBudget
 from tidemill.core.recycled import Recycled
 from tidemill.join.output import OutputPlan
@@ -68,7 +69,7 @@ class RegionJoin(SemiStreamJoin):
         self._memory = Recycled(len(self._staging))
         self._hits_memory = Recycled(sizes.output_bytes - 2 * len(self._staging))
         self._output_bytes = 0
-        self._used_since_return = 0
+        self._freed = Freed(sizes.total_bytes // 2)
         self._board = board
         self._hand = 0
         self._picker = Picker(
@@ -374,13 +375,6 @@ class RegionJoin(SemiStreamJoin):
         service.is_long = True
         service.begin(self._master)
         self._services.append(service)
-
-    def _return_freed_memory(self) -> None:
-        """Let Arrow's allocator give back what it keeps."""
-        self._used_since_return += self._output_bytes
-        if self._used_since_return > self.sizes.total_bytes // 2:
-            self._used_since_return = 0
-            pa.default_memory_pool().release_unused()
 
     def _disk_bytes(self) -> dict[str, int]:
         """Bytes in use, by reservation."""

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.core.errors import BudgetError, StoreError
+from tidemill.core.freed import Freed
 from tidemill.core.memory import MemoryBudget
 from tidemill.core.units import format_bytes
 from tidemill.join.conditions import WORK_BYTES_PER_WAITING_ROW, Condition
@@ -62,7 +63,7 @@ class SweepJoin(SemiStreamJoin):
         # Held by the disk buffer
         self._run: Run | None = None
         self._pages_joined = 0
-        self._used_since_return = 0
+        self._freed = Freed(self.sizes.total_bytes // 2)
         for name in self._reserved:
             budget.reserve(name, getattr(self.sizes, f"{name}_bytes"))
         budget.reserve("condition", self._condition_bytes(self.sizes))
@@ -136,7 +137,7 @@ class SweepJoin(SemiStreamJoin):
         if self._run is None and not tally.outputs:
             self._settle(tally)
         held_bytes = self._held_bytes(tally)
-        self._return_freed_memory(tally.counts["bytes_read"] + held_bytes["output"])
+        self._freed.took(tally.counts["bytes_read"] + held_bytes["output"])
         return tally.report(held_bytes)
 
     def _can_match(self, batch: pa.RecordBatch) -> Bools:
@@ -287,13 +288,6 @@ class SweepJoin(SemiStreamJoin):
         tally.counts["disk_matches"] += int(matched.sum())
         tally.counts["unmatched"] += int((~matched).sum())
         return settled
-
-    def _return_freed_memory(self, used_bytes: int) -> None:
-        """Let Arrow's allocator give back what it keeps."""
-        self._used_since_return += used_bytes
-        if self._used_since_return > self.sizes.total_bytes // 2:
-            self._used_since_return = 0
-            pa.default_memory_pool().release_unused()
 
     def _held_bytes(self, tally: StepTally) -> dict[str, int]:
         return {
