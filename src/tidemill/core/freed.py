@@ -1,4 +1,6 @@
-"""Memory that Arrow's allocator keeps after it was freed goes back to the system now and then."""
+"""Memory that allocators keep after it was freed goes back to the system now and then."""
+
+import ctypes
 
 import pyarrow as pa
 
@@ -27,4 +29,11 @@ class Freed:
             pa.default_memory_pool().release_unused()
 
 
-__all__ = ["Freed"]
+def give_back_heap() -> None:
+    """Have the C library give back what is free: it keeps up to 64 MB after large arrays of a moment."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
+    if trim is not None:
+        trim(0)
+
+
+__all__ = ["Freed", "give_back_heap"]

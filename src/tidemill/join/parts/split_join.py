@@ -1,5 +1,6 @@
 """A join by region whose hot and waiting rows share memory, which moves to where it saves more."""
 
+from tidemill.core.freed import give_back_heap
 from tidemill.join.parts.hot_cache import HotCache
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.region_join import RegionJoin
@@ -70,6 +71,7 @@ class SplitJoin(RegionJoin):
             (self._resize_room, self._resize_hot) if grows else (self._resize_hot, self._resize_room)
         ):
             resize()
+        give_back_heap()
         if grows and isinstance(self._hot, RowCache):
             self._hot.least_met = min(self._hot.least_met, MET_FOR_MORE_ROOM)
 
