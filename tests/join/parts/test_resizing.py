@@ -69,8 +69,8 @@ def test_rows_that_are_being_served_are_told_where_they_are_now():
     others, _ = room.pop(np.array([0, 1]))
     numbers = leave(room, STREAM, served)
     room.release(others)
-    moved = room.resize(25 * ROW_BYTES).astype(np.int64)
-    assert leave(room, STREAM, moved[served]) == numbers
+    moved = room.resize(25 * ROW_BYTES)
+    assert leave(room, STREAM, moved.of(served)) == numbers
     assert room.waiting_rows == 24
 
 

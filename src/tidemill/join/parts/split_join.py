@@ -1,5 +1,7 @@
 """A join by region whose hot and waiting rows share memory, which moves to where it saves more."""
 
+import numpy as np
+
 from tidemill.core.freed import give_back_heap
 from tidemill.join.parts.hot_cache import HotCache
 from tidemill.join.parts.kernels import Int64s
@@ -86,8 +88,10 @@ class SplitJoin(RegionJoin):
             return
         moved = self._room.resize(self.sizes.waiting_bytes)
         for service in self._services:
-            service.slots[:] = moved[service.slots]
-        self._given = {int(moved[slot]): given for slot, given in self._given.items()}
+            service.slots[:] = moved.of(service.slots)
+        if self._given:
+            slots = moved.of(np.array(list(self._given), dtype=np.int64)).tolist()
+            self._given = dict(zip(slots, self._given.values(), strict=True))
 
     def _began(self, regions: int, rows: int, pages: Int64s) -> None:
         period = self._split.period

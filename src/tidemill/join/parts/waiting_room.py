@@ -1,6 +1,9 @@
 """Stream rows that wait for the disk, side by side with those that the same read will serve."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.core.errors import BudgetError
@@ -15,6 +18,25 @@ _SLOT_BYTES = 4 + 4
 _OPEN_SLOT_BYTES = _SLOT_BYTES + _CODE_BYTES + 8
 _MOVED_AT_A_TIME = 65_536
 REGION_BYTES = 4 + 4 + 8
+
+
+class Moved(NamedTuple):
+    """Where rows of the last slots of a room are now."""
+
+    first: int
+    """Slot from which on rows have moved."""
+    to: Int32s
+    """Where those of this slot, the next one and so on are now."""
+
+    def of(self, slots: "npt.NDArray[Any]") -> "npt.NDArray[Any]":
+        """The slots now; negative ones name none.
+
+        Slots that were taken off the lists still name those that followed, perhaps of a larger room.
+        """
+        if not len(self.to):
+            return slots
+        number = np.clip(slots - self.first, 0, len(self.to) - 1)
+        return np.where(slots >= self.first, self.to[number], slots)
 
 
 class WaitingRoom:
@@ -101,31 +123,31 @@ class WaitingRoom:
         """That a room of so many bytes holds, of equally long rows."""
         return max(1, size_bytes // (self._stride + self._slot_bytes))
 
-    def resize(self, size_bytes: int) -> Int32s:
-        """The slot of each row after the room was made larger or smaller where it is, by the slot it had.
+    def resize(self, size_bytes: int) -> "Moved":
+        """Who has moved, after the room was made larger or smaller where it is.
 
         In a smaller room those that wait must fit; the last ones move into free slots.
         """
         most, free = self.rows_of(size_bytes), self._free[: self.free_rows].copy()
         # Numbers of four bytes, and a piece at a time: what this takes beside the room is not reserved.
-        moved = np.arange(max(most, self.most_rows), dtype=np.int32)
+        moved = Moved(most, np.arange(most, max(most, self.most_rows), dtype=np.int32))
         self._next[free] = -1  # lest an old link lead beyond a smaller room
         if most < self.most_rows:
-            is_taken = np.ones(self.most_rows, dtype=np.bool_)
-            is_taken[free] = False
-            last = most + np.flatnonzero(is_taken[most:])
-            free = np.sort(free[free < most])[::-1]
-            moved[last], free = free[: len(last)], free[len(last) :]
-            words = self._words.reshape(self.most_rows, -1)
-            for part in np.array_split(last, 1 + len(last) // _MOVED_AT_A_TIME):
-                words[moved[part]], self._next[moved[part]] = words[part], self._next[part]
+            is_taken = np.ones(self.most_rows - most, dtype=np.bool_)
+            is_taken[free[free >= most] - most] = False
+            free = free[free < most]
+            free.sort()
+            free, words = free[::-1], self._words.reshape(self.most_rows, -1)
+            for begin in range(0, len(is_taken), _MOVED_AT_A_TIME):
+                last = most + begin + np.flatnonzero(is_taken[begin : begin + _MOVED_AT_A_TIME])
+                to, free = free[: len(last)], free[len(last) :]
+                moved.to[last - most] = to
+                words[to], self._next[to] = words[last], self._next[last]
                 for codes in self._codes_apart:
-                    codes[moved[part]] = codes[part]
+                    codes[to] = codes[last]
             for links in (self._next, self._head):
                 for linked in np.array_split(links, 1 + len(links) // _MOVED_AT_A_TIME):
-                    # Slots that were taken off the lists still name those that followed, perhaps of a larger room.
-                    found = linked >= 0
-                    linked[found] = moved[np.minimum(linked[found], len(moved) - 1)]
+                    linked[:] = moved.of(linked)
         else:
             free = np.append(np.arange(most - 1, self.most_rows - 1, -1, dtype=np.int32), free)
         for array, each in ((self._words, self._stride // 8), (self._next, 1), (self._free, 1)):
