@@ -163,7 +163,7 @@ def test_a_damaged_dictionary_is_named_before_any_row_is_read(master: MasterData
     file.write_bytes(bytes(content))
     with pytest.raises(StoreError, match=PACKED_FILE) as damaged:
         MasterData.open(master.path)
-    assert damaged.value.code == "dictionary_corrupt"
+    assert damaged.value.code == "index_corrupt"
     file.unlink()
     with pytest.raises(StoreError, match=PACKED_FILE):
         MasterData.open(master.path)

@@ -92,7 +92,13 @@ class PageIndex:
 
 def write_columns(file: Path, columns: Mapping[str, npt.NDArray[Any]]) -> tuple[int, int]:
     """Bytes and CRC-32C of the file that now holds these columns as one Arrow batch."""
-    batch = pa.RecordBatch.from_arrays([pa.array(c) for c in columns.values()], list(columns))
+    return write_batch(
+        file, pa.RecordBatch.from_arrays([pa.array(c) for c in columns.values()], list(columns))
+    )
+
+
+def write_batch(file: Path, batch: pa.RecordBatch) -> tuple[int, int]:
+    """Bytes and CRC-32C of the file that now holds the batch."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -103,6 +109,12 @@ def write_columns(file: Path, columns: Mapping[str, npt.NDArray[Any]]) -> tuple[
 
 def read_columns(file: Path, file_bytes: int, file_crc: int) -> dict[str, npt.NDArray[Any]]:
     """The columns of such a file, mapped: processes that open the same store share them."""
+    batch = read_batch(file, file_bytes, file_crc)
+    return {name: batch.column(name).to_numpy() for name in batch.schema.names}
+
+
+def read_batch(file: Path, file_bytes: int, file_crc: int) -> pa.RecordBatch:
+    """The batch of such a file, mapped; a `StoreError` when it is not what its manifest says."""
     try:
         content = pa.memory_map(str(file)).read_buffer()
     except (OSError, pa.ArrowInvalid) as error:
@@ -119,8 +131,7 @@ def read_columns(file: Path, file_bytes: int, file_crc: int) -> dict[str, npt.ND
             next_move="restore the file, or build the master data again",
             file=str(file),
         )
-    batch = pa.ipc.open_file(content).get_batch(0)
-    return {name: batch.column(name).to_numpy() for name in batch.schema.names}
+    return pa.ipc.open_file(content).get_batch(0)
 
 
-__all__ = ["PageIndex", "read_columns", "write_columns"]
+__all__ = ["PageIndex", "read_batch", "read_columns", "write_batch", "write_columns"]

@@ -15,14 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.core.errors import StoreError
-from tidemill.core.files import write_atomically
+from tidemill.master.index import read_batch, write_batch
 from tidemill.master.plain import plain, plain_type
 
 PACKED_FILE = "packed.arrow"
@@ -161,17 +159,15 @@ class Packing:
             return 0, 0
         lists = [pa.ListArray.from_arrays([0, len(values)], values) for values in coded.values()]
         batch = pa.RecordBatch.from_arrays(lists, list(coded))
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        content = sink.getvalue()
-        write_atomically(folder / PACKED_FILE, content.to_pybytes())
-        return content.size, int(google_crc32c.value(content))
+        return write_batch(folder / PACKED_FILE, batch)
 
     @classmethod
     def read(cls, folder: Path, form: Mapping[str, int], file_bytes: int, file_crc: int) -> "Packing":
         """The one whose form a manifest tells, with its dictionaries."""
-        lists = _read_lists(folder / PACKED_FILE, file_bytes, file_crc) if file_bytes else {}
+        lists: dict[str, Any] = {}
+        if file_bytes:
+            batch: Any = read_batch(folder / PACKED_FILE, file_bytes, file_crc)
+            lists = {name: batch.column(name).flatten() for name in batch.schema.names}
         return cls(
             {
                 name: Coded(-width, lists[name]) if name in lists else Narrow(width)
@@ -181,27 +177,6 @@ class Packing:
 
 
 NOT_PACKED = Packing()
-
-
-def _read_lists(file: Path, file_bytes: int, file_crc: int) -> dict[str, Any]:
-    try:
-        content = pa.py_buffer(file.read_bytes())
-    except OSError as error:
-        raise StoreError(
-            f"cannot read {file}: {error}",
-            code="unreadable",
-            next_move="restore the file, or build the master data again",
-            file=str(file),
-        ) from error
-    if content.size != file_bytes or google_crc32c.value(content) != file_crc:
-        raise StoreError(
-            f"{file} differs from what its manifest promises ({content.size} of {file_bytes} bytes)",
-            code="dictionary_corrupt",
-            next_move="restore the file, or build the master data again",
-            file=str(file),
-        )
-    batch: Any = pa.ipc.open_file(content).get_batch(0)
-    return {name: batch.column(name).flatten() for name in batch.schema.names}
 
 
 def may_be_narrow(kind: pa.DataType) -> bool:
