@@ -29,7 +29,7 @@ MOST_VALUES = 2**15 - 1
 MOST_DICTIONARY_BYTES = 2**20
 MOST_VALUE_BYTES = 256
 """Of a value in a dictionary: whoever bounds the size of output must reckon with the longest."""
-_NOTHING_PACKED = 8
+_NUMBER_BYTES = 8
 
 
 class DoesNotFitError(Exception):
@@ -217,7 +217,7 @@ def _numbers(column: "pa.Array[Any]") -> "npt.NDArray[np.int64]":
 
 def _in_bytes(numbers: "npt.NDArray[np.int64]", width: int, column: "pa.Array[Any]") -> "pa.Array[Any]":
     """The low bytes of each number, NULL where the column is."""
-    lowest = np.ascontiguousarray(numbers.view(np.uint8).reshape(-1, _NOTHING_PACKED)[:, :width])
+    lowest = np.ascontiguousarray(numbers.view(np.uint8).reshape(-1, _NUMBER_BYTES)[:, :width])
     valid = column.is_valid().buffers()[1] if column.null_count else None
     buffers = [valid, pa.py_buffer(lowest.data)]
     return pa.Array.from_buffers(pa.binary(width), len(numbers), buffers, column.null_count)
