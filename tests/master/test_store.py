@@ -70,8 +70,8 @@ def test_locate_names_the_pages_that_can_hold_a_key(pages: list[list[int]], keys
 def test_neighbouring_pages_come_with_one_read_and_are_counted(built: Path, monkeypatch):
     reads: list[int] = []
     real = reads_of_pages.read_pages
-    # Sizes of the stretches are the fourth argument of the compiled read.
-    monkeypatch.setattr(reads_of_pages, "read_pages", lambda *a: reads.extend(a[3].tolist()) or real(*a))
+    # Sizes of the stretches are the fifth argument of the compiled read.
+    monkeypatch.setattr(reads_of_pages, "read_pages", lambda *a: reads.extend(a[4].tolist()) or real(*a))
     master = MasterData.open(built)
     batches = master.read_pages([2, 3, 4, 7, 0])
     assert len(reads) == 3

@@ -27,6 +27,7 @@ from tidemill.master.row_kernels import (
     CACHE_LINE_BYTES,
     CODED,
     FACTS,
+    FRAMED,
     INT64S,
     KIND,
     NARROW,
@@ -46,7 +47,8 @@ from tidemill.master.row_kernels import (
 BLOCK_ROWS = 128
 
 # Of a column, behind what all tables of columns have: where its values begin, its bytes in a row (`WIDTH` has those in the
-# column), and of a dictionary how many values it has, where they begin, and where they lie.
+# column), and of a dictionary how many values it has, where they begin, and where they lie. Of a frame: bytes of a value, those
+# before its middle, and where a value without its middle lies.
 BEFORE, STORED, VALUES, DICTIONARY, CONTENT, CONTENT_END = range(5, 11)
 # What was found of it: where it went, whether it is free of NULLs.
 TARGET, SIZE, IS_FULL, VALUES_TARGET, VALUES_SIZE = range(5)
@@ -105,6 +107,16 @@ def _get_coded_ends(places: Int64s, rows: int, column: Int64s, total: int, to: i
     return total
 
 
+@njit(types.int64(READ_INT64S, types.int64, READ_INT64S, types.int64, types.int64), cache=True)
+def _get_framed_ends(places: Int64s, rows: int, column: Int64s, total: int, to: int) -> int:
+    """As `_get_ends`, of a column whose values are equally long, unless they are NULL."""
+    size, place, bit = column[VALUES], column[PLACE], column[BIT]
+    for i in range(rows):
+        total += size * ((load_8(places[i] + place) >> bit) & 1)
+        store_32(to + i * 4, total)
+    return total
+
+
 @njit(types.int64(READ_INT64S, types.int64, types.int64, types.int64, types.int64), cache=True)
 def _get_bits(places: Int64s, rows: int, slot: int, bit: int, to: int) -> int:
     """How many rows lack the bit; one bit of a byte of each row as the bitmap that Arrow has."""
@@ -140,7 +152,7 @@ def _place_columns(columns: Int64s, rows: int, found: Int64s) -> int:
     end = 0
     for c in range(len(columns)):
         kind, width = columns[c, KIND], columns[c, WIDTH]
-        has_ends = kind in (OPEN, CODED)
+        has_ends = kind in (OPEN, CODED, FRAMED)
         size = (rows + 7) >> 3 if kind == BITS else (rows + has_ends) * width
         found[c, TARGET], found[c, SIZE], found[c, IS_FULL] = end, size, 1
         found[c, VALUES_SIZE] = 0
@@ -154,7 +166,7 @@ def _place_values(columns: Int64s, found: Int64s) -> None:
     end = 0
     for c in range(len(columns)):
         found[c, VALUES_TARGET] = end
-        if columns[c, KIND] in (OPEN, CODED):
+        if columns[c, KIND] in (OPEN, CODED, FRAMED):
             end += (found[c, VALUES_SIZE] + 2 * CACHE_LINE_BYTES - 1) & -CACHE_LINE_BYTES
     found[len(columns), VALUES_TARGET] = end
 
@@ -219,7 +231,7 @@ def get_columns(rows: UInt8s, at: Int64s, columns: Int64s, out: UInt8s, found: I
     _make_absent(columns, nothing.ctypes.data)
     places = np.empty(BLOCK_ROWS, dtype=np.int64)
     for c in range(len(columns)):
-        if columns[c, KIND] in (OPEN, CODED):
+        if columns[c, KIND] in (OPEN, CODED, FRAMED):
             store_32(target + found[c, TARGET], 0)
     for begin in range(0, len(at), BLOCK_ROWS):
         until = min(len(at), begin + BLOCK_ROWS)
@@ -249,6 +261,9 @@ def get_columns(rows: UInt8s, at: Int64s, columns: Int64s, out: UInt8s, found: I
             elif kind == CODED:
                 so_far, to = found[c, VALUES_SIZE], to + (begin + 1) * 4
                 found[c, VALUES_SIZE] = _get_coded_ends(places, count, columns[c], so_far, to)
+            elif kind == FRAMED:
+                so_far, to = found[c, VALUES_SIZE], to + (begin + 1) * 4
+                found[c, VALUES_SIZE] = _get_framed_ends(places, count, columns[c], so_far, to)
             elif kind == NARROW:
                 stored = columns[c, STORED]
                 _get_narrow(places, count, slot + stored, stored, width, to + begin * width)
@@ -275,6 +290,20 @@ def _get_coded(base: int, at: Int64s, begin: int, until: int, column: Int64s, en
             spill_bytes(to + place, source, end - place, column[CONTENT_END])
 
 
+@njit(
+    types.void(types.int64, READ_INT64S, types.int64, types.int64, READ_INT64S, types.int64, types.int64),
+    cache=True,
+)
+def _get_framed(base: int, at: Int64s, begin: int, until: int, column: Int64s, ends: int, to: int) -> None:
+    """Values that begin and end alike, of a block of rows: the frame, which may spill over the next, then what is inside."""
+    slot, stored, size, before = column[SLOT], column[STORED], column[VALUES], column[DICTIONARY]
+    for i in range(begin, until):
+        place, end = load_32(ends + i * 4), load_32(ends + i * 4 + 4)
+        if end > place:
+            spill_bytes(to + place, column[CONTENT], size, column[CONTENT_END])
+            move_bytes(to + place + before, base + at[i] + slot, stored)
+
+
 @njit(types.void(READ_BYTES, READ_INT64S, READ_FACTS, READ_FACTS, READ_BYTES, BYTES), cache=True, nogil=True)
 def get_values(
     rows: UInt8s, at: Int64s, columns: Int64s, found: Int64s, offsets: UInt8s, out: UInt8s
@@ -285,12 +314,15 @@ def get_values(
     for begin in range(0, len(at), BLOCK_ROWS):
         until = min(len(at), begin + BLOCK_ROWS)
         for c in range(len(columns)):
-            if columns[c, KIND] not in (OPEN, CODED):
+            if columns[c, KIND] not in (OPEN, CODED, FRAMED):
                 continue
             ends, before = offsets.ctypes.data + found[c, TARGET], columns[c, BEFORE]
             to = target + found[c, VALUES_TARGET]
             if columns[c, KIND] == CODED:
                 _get_coded(base, at, begin, until, columns[c], ends, to)
+                continue
+            if columns[c, KIND] == FRAMED:
+                _get_framed(base, at, begin, until, columns[c], ends, to)
                 continue
             for i in range(begin, until):
                 place, end = load_32(ends + i * 4), load_32(ends + i * 4 + 4)
@@ -312,4 +344,24 @@ def get_validity(rows: UInt8s, at: Int64s, place: int, bit: int, out: UInt8s) ->
     return nulls
 
 
-__all__ = ["BLOCK_ROWS", "get_columns", "get_validity", "get_values"]
+@njit(types.void(READ_INT64S, BYTES), cache=True, nogil=True)
+def get_presence(at: Int64s, out: UInt8s) -> None:
+    """Which places are those of rows, as the bitmap that Arrow has."""
+    for first in range(0, len(at), 8):
+        bits = 0
+        for i in range(first, min(len(at), first + 8)):
+            bits |= (1 - ((at[i] >> 63) & 1)) << (i - first)
+        out[first >> 3] = bits
+
+
+__all__ = [
+    "BLOCK_ROWS",
+    "IS_FULL",
+    "SIZE",
+    "TARGET",
+    "VALUES_TARGET",
+    "get_columns",
+    "get_presence",
+    "get_validity",
+    "get_values",
+]

@@ -108,6 +108,8 @@ class KeyForm:
 
     def codes(self, columns: Sequence["pa.Array[Any]"]) -> tuple[Int64s, Bools]:
         """Codes, and where one is present: rows with a NULL, or with a value the key's type cannot hold, have none."""
+        if self.kind == "identity" and columns[0].type == pa.int64() and not columns[0].null_count:
+            return columns[0].to_numpy(), np.ones(len(columns[0]), dtype=np.bool_)
         aligned = self.aligned(columns)
         present = np.ones(len(aligned[0]), dtype=np.bool_)
         for column in aligned:

@@ -6,7 +6,7 @@ path/versions/000001/pages.bin    pages of rows (`page_kernels.py`), each starti
 path/versions/000001/index.arrow  one entry a page: first code, file, offset, blocks, whether a code continues
 path/versions/000001/keys.bin     only for pages in a given order: each code and its page, sorted by code
 path/versions/000001/blocks.arrow only beside keys.bin: first code and CRC-32C of each of its blocks
-path/versions/000001/packed.arrow only where columns are packed as numbers of values: those values (`packing.py`)
+path/versions/000001/packed.arrow only where strings are packed: dictionaries and frames (`packing.py`)
 path/versions/000001/changed.bin  which codes differ from the version before it (`changed_codes.py`); not after a build
 path/versions/000001/manifest.json  sealed: format, schema, counts, sizes and checksums of the files
 path/changed/000001.bin           the same of versions that have expired, as far back as bounds allow
@@ -27,10 +27,9 @@ import pyarrow as pa
 from tidemill.core.errors import StoreError
 from tidemill.core.files import read_sealed, write_sealed
 
-FORMAT_VERSION = (
-    4  # 4: packed columns; 3: row-wise pages, several pages files; 2: keys of every type, given orders
-)
-READABLE_FORMATS = (3, 4)
+# 5: framed columns; 4: packed columns; 3: row-wise pages, several pages files; 2: keys of every type, given orders
+FORMAT_VERSION = 5
+READABLE_FORMATS = (3, 4, 5)
 PAGE_ALIGNMENT_BYTES = 4096  # direct I/O asks for offsets and lengths in whole device blocks
 RUN_BYTES = 256 * 1024  # neighbouring pages are read together up to here: the knee of the measured curve
 
@@ -84,7 +83,7 @@ class Manifest:
     keys_file_bytes: int = 0
     blocks_file_bytes: int = 0
     blocks_file_crc: int = 0
-    packed: dict[str, int] = field(default_factory=dict)
+    packed: dict[str, str | int] = field(default_factory=dict)
     """The form of the `Packing` of its columns."""
     packed_file_bytes: int = 0
     packed_file_crc: int = 0

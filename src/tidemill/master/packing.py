@@ -3,23 +3,26 @@
 ```
 Narrow  whole numbers, dates and times   as many bytes as the largest needs, with its sign
 Coded   strings and binaries that repeat the number of the value in a dictionary, 0 for NULL
+Framed  those that are equally long      what lies between the bytes with which all of them begin and end (`framing.py`)
 ```
 Rows that are shorter by a third are swept in two thirds of the time, and half as many more are hot in the same memory.
 Changes may bring values that do not fit (`Packing.holding`): a dictionary grows at its end, so rows keep their bytes;
-a column whose numbers outgrow their bytes goes back to its full width, for which all rows are written anew.
+a column whose numbers outgrow their bytes, or with a value outside its frame, goes back to its full width, for which all
+rows are written anew.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.master.framing import MOST_VALUE_BYTES, DoesNotFitError, Framed
 from tidemill.master.index import read_batch, write_batch
 from tidemill.master.plain import plain, plain_type
 
@@ -27,13 +30,7 @@ PACKED_FILE = "packed.arrow"
 MOST_VALUES = 2**15 - 1
 """Of a dictionary, so that a number of two bytes with sign names any of them."""
 MOST_DICTIONARY_BYTES = 2**20
-MOST_VALUE_BYTES = 256
-"""Of a value in a dictionary: whoever bounds the size of output must reckon with the longest."""
 _NUMBER_BYTES = 8
-
-
-class DoesNotFitError(Exception):
-    """A column has a value that its packing cannot hold."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,12 @@ class Narrow:
     """
 
     width: int
+    longest_bytes: ClassVar[int] = 0
+    bytes_held: ClassVar[int] = 0
+
+    @property
+    def form(self) -> str:
+        return f"narrow {self.width}"
 
     @classmethod
     def for_range(cls, low: int, high: int, *, of_bytes: int) -> "Narrow | None":
@@ -79,6 +82,10 @@ class Coded:
     width: int
     values: "pa.Array[Any]" = field(repr=False)
     """Each once; the first has the number 1."""
+
+    @property
+    def form(self) -> str:
+        return f"coded {self.width}"
 
     @property
     def longest_bytes(self) -> int:
@@ -126,22 +133,23 @@ class Coded:
         return _in_bytes(numbers.fill_null(-1).to_numpy().astype(np.int64) + 1, self.width, column)
 
 
+Packed = Narrow | Coded | Framed
+
+
 @dataclass(frozen=True)
 class Packing:
     """How the columns of a store are packed; those that are not named are as their types are."""
 
-    columns: Mapping[str, Narrow | Coded] = field(default_factory=dict)
+    columns: Mapping[str, Packed] = field(default_factory=dict)
 
     @property
-    def form(self) -> dict[str, int]:
-        """Bytes of each packed column, negative where they name values: rows of equal forms lie alike."""
-        return {
-            name: -how.width if isinstance(how, Coded) else how.width for name, how in self.columns.items()
-        }
+    def form(self) -> dict[str, str]:
+        """How each packed column lies in its bytes: rows of equal forms lie alike."""
+        return {name: how.form for name, how in self.columns.items()}
 
     @property
     def bytes_held(self) -> int:
-        return sum(how.bytes_held for how in self.columns.values() if isinstance(how, Coded))
+        return sum(how.bytes_held for how in self.columns.values())
 
     def holding(self, batch: pa.RecordBatch) -> "Packing":
         """One that holds these rows too: the same, with longer dictionaries, or without some columns."""
@@ -153,27 +161,31 @@ class Packing:
         return Packing({name: how for name, how in grown.items() if how is not None})
 
     def write(self, folder: Path) -> tuple[int, int]:
-        """Bytes and CRC-32C of the file with the dictionaries; 0 where there are none."""
-        coded = {name: how.values for name, how in self.columns.items() if isinstance(how, Coded)}
-        if not coded:
+        """Bytes and CRC-32C of the file with dictionaries and frames; 0 where there are none."""
+        values = {name: how.values for name, how in self.columns.items() if not isinstance(how, Narrow)}
+        if not values:
             return 0, 0
-        lists = [pa.ListArray.from_arrays([0, len(values)], values) for values in coded.values()]
-        batch = pa.RecordBatch.from_arrays(lists, list(coded))
+        lists = [pa.ListArray.from_arrays([0, len(some)], some) for some in values.values()]
+        batch = pa.RecordBatch.from_arrays(lists, list(values))
         return write_batch(folder / PACKED_FILE, batch)
 
     @classmethod
-    def read(cls, folder: Path, form: Mapping[str, int], file_bytes: int, file_crc: int) -> "Packing":
-        """The one whose form a manifest tells, with its dictionaries."""
+    def read(cls, folder: Path, form: Mapping[str, str | int], file_bytes: int, file_crc: int) -> "Packing":
+        """The one whose form a manifest tells, with its dictionaries and frames."""
         lists: dict[str, Any] = {}
         if file_bytes:
             batch: Any = read_batch(folder / PACKED_FILE, file_bytes, file_crc)
             lists = {name: batch.column(name).flatten() for name in batch.schema.names}
-        return cls(
-            {
-                name: Coded(-width, lists[name]) if name in lists else Narrow(width)
-                for name, width in form.items()
-            }
-        )
+        return cls({name: _as_told(how, lists.get(name)) for name, how in form.items()})
+
+
+def _as_told(form: str | int, values: Any) -> Packed:
+    if isinstance(form, int):  # of format 4: bytes of numbers, or minus those that name values
+        return Coded(-form, values) if form < 0 else Narrow(form)
+    kind, width, *_ = form.split()
+    if kind == "framed":
+        return Framed.from_values(int(width), values)
+    return Coded(int(width), values) if kind == "coded" else Narrow(int(width))
 
 
 NOT_PACKED = Packing()
@@ -225,11 +237,14 @@ def _in_bytes(numbers: "npt.NDArray[np.int64]", width: int, column: "pa.Array[An
 
 __all__ = [
     "MOST_VALUES",
+    "MOST_VALUE_BYTES",
     "NOT_PACKED",
     "PACKED_FILE",
     "Coded",
     "DoesNotFitError",
+    "Framed",
     "Narrow",
+    "Packed",
     "Packing",
     "may_be_coded",
     "may_be_narrow",

@@ -38,8 +38,8 @@ CACHE_LINE_BYTES = 64
 
 # What a column is, in the tables that describe columns.
 FIXED, BITS, OPEN = 0, 1, 2
-# Only of a decode: short numbers that become longer, numbers of values in a dictionary.
-NARROW, CODED = 3, 4
+# Only of a decode: short numbers that become longer, numbers of values in a dictionary, values that all begin and end alike.
+NARROW, CODED, FRAMED = 3, 4, 5
 # Where the facts stand in the tables of columns, a line each. Of both ways:
 KIND, SLOT, WIDTH, PLACE, BIT = range(5)
 # of an encode, addresses and the first value's number. Those of a decode are in `column_kernels.py`.
@@ -188,6 +188,7 @@ __all__ = [
     "CACHE_LINE_BYTES",
     "CODED",
     "FIXED",
+    "FRAMED",
     "NARROW",
     "OPEN",
     "copy_rows",

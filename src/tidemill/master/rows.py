@@ -147,7 +147,7 @@ class RowLayout:
             names: Columns wanted; all in the order of the schema if None.
             memory_from: Where their memory comes from; from Arrow if None.
         """
-        columns = self._columns(None if names is None else tuple(names))
+        columns = self.columns(None if names is None else tuple(names))
         room, memory = _allocated(columns.most_bytes(len(at)), memory_from)
         found = np.empty((len(columns.slots) + 1, 5), dtype=np.int64)
         facts = (rows, at, columns.facts)
@@ -178,23 +178,24 @@ class RowLayout:
         kernels.row_sizes(rows, at, self.last_open_offset, self.fixed_bytes, sizes)
         return sizes
 
-    def _columns(self, names: tuple[str, ...] | None) -> "_Columns":
+    def columns(self, names: tuple[str, ...] | None = None) -> "Columns":
+        """What a decode of these columns needs; of all in the order of the schema if None."""
         if names not in self._wanted:
             numbers = (
                 range(len(self.slots)) if names is None else [self.schema.names.index(name) for name in names]
             )
             fields = [self.schema.field(number) for number in numbers]
-            self._wanted[names] = _Columns(
+            self._wanted[names] = Columns(
                 fields, [self.slots[number] for number in numbers], self.schema.metadata
             )
         return self._wanted[names]
 
     @cached_property
-    def _wanted(self) -> "dict[tuple[str, ...] | None, _Columns]":
+    def _wanted(self) -> "dict[tuple[str, ...] | None, Columns]":
         return {}
 
 
-class _Columns:
+class Columns:
     """What every decode of the same columns needs."""
 
     def __init__(self, fields: "list[pa.Field[Any]]", slots: list[Slot], metadata: Any) -> None:
@@ -264,4 +265,4 @@ def _bitmap(rows: UInt8s, at: Int64s, slot: Slot) -> tuple[int, pa.Buffer]:
     return nulls, bitmap
 
 
-__all__ = ["RowLayout"]
+__all__ = ["Columns", "RowLayout"]

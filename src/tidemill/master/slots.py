@@ -9,13 +9,13 @@ import pyarrow.compute as pc
 from tidemill.core.errors import SpecError
 from tidemill.master import row_kernels as kernels
 from tidemill.master.nested import pack_nested, unpack_nested
-from tidemill.master.packing import Coded, Narrow, plain_column
+from tidemill.master.packing import Coded, Framed, Packed, plain_column
 from tidemill.master.plain import has_no_plain_form, plain, plain_type
 
 if TYPE_CHECKING:
     from tidemill.master.rows import RowLayout
 
-Kind = Literal["fixed", "bits", "open", "nothing", "narrow", "coded"]
+Kind = Literal["fixed", "bits", "open", "nothing", "narrow", "coded", "framed"]
 _READ_AS = {
     "fixed": kernels.FIXED,
     "bits": kernels.BITS,
@@ -23,6 +23,7 @@ _READ_AS = {
     "nothing": kernels.FIXED,
     "narrow": kernels.NARROW,
     "coded": kernels.CODED,
+    "framed": kernels.FRAMED,
 }
 _OFFSET_BYTES = 4
 
@@ -45,26 +46,35 @@ class Slot:
     that says where the one before it ends."""
     children: "RowLayout | None" = None
     """Of a nested column: the layout of the rows within its values."""
-    packed: Narrow | Coded | None = None
+    packed: Packed | None = None
     """How values of `stored_type` are put into `width` bytes, where that is not their own width."""
 
     @property
     def has_values(self) -> bool:
         """Whether its columns have values of open length."""
-        return self.kind in ("open", "coded")
+        return self.kind in ("open", "coded", "framed")
 
     @property
     def column_width(self) -> int:
         """Bytes that a value takes in a column, those of open length left out."""
         if self.kind == "narrow":
             return self.stored_type.bit_width // 8
-        return _OFFSET_BYTES if self.kind == "coded" else self.width
+        return _OFFSET_BYTES if self.has_values else self.width
 
     @property
     def grows_bytes(self) -> int:
         """Bytes that a value takes in a column beyond those in its row, at most."""
-        longest = self.packed.longest_bytes if isinstance(self.packed, Coded) else 0
-        return self.column_width - self.width + longest if self.packed is not None else 0
+        return self.column_width - self.width + self.longest_bytes if self.packed is not None else 0
+
+    @property
+    def longest_bytes(self) -> int:
+        """Of its value, if that is not stored in full."""
+        return self.packed.longest_bytes if self.packed is not None else 0
+
+    @property
+    def is_as_given(self) -> bool:
+        """Whether its values leave as compiled loops find them."""
+        return self.given_type == self.stored_type and self.kind != "nothing" and self.children is None
 
     def stored(self, column: "pa.Array[Any]") -> "pa.Array[Any]":
         """The column in a form that the kernels read."""
@@ -110,6 +120,10 @@ class Slot:
             self.open_before,
             self.width,
         ]
+        if isinstance(self.packed, Framed):
+            template = self.packed.template
+            start = template.ctypes.data
+            return [*facts, self.packed.longest_bytes, len(self.packed.begins), start, start + len(template)]
         if not isinstance(self.packed, Coded):
             return [*facts, 0, 0, 0, 0]
         ends, content = self.packed.ends, self.packed.content
@@ -140,9 +154,9 @@ def is_nested(kind: pa.DataType) -> bool:
     return pa.types.is_nested(kind) and not pa.types.is_run_end_encoded(kind)
 
 
-def kind_of(stored: pa.DataType, packed: Narrow | Coded | None) -> Kind:
+def kind_of(stored: pa.DataType, packed: Packed | None) -> Kind:
     if packed is not None:
-        return "coded" if isinstance(packed, Coded) else "narrow"
+        return "framed" if isinstance(packed, Framed) else "coded" if isinstance(packed, Coded) else "narrow"
     if pa.types.is_null(stored):
         return "nothing"
     if pa.types.is_boolean(stored):
@@ -150,7 +164,7 @@ def kind_of(stored: pa.DataType, packed: Narrow | Coded | None) -> Kind:
     return "open" if pa.types.is_string(stored) or stored == pa.binary() else "fixed"
 
 
-def width_of(stored: pa.DataType, packed: Narrow | Coded | None) -> int:
+def width_of(stored: pa.DataType, packed: Packed | None) -> int:
     """Bytes of the slot."""
     if packed is not None:
         return packed.width

@@ -4,11 +4,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidemill.master.framing import Framed, FrameSurvey
 from tidemill.master.packing import (
     MOST_VALUES,
     NOT_PACKED,
     Coded,
     Narrow,
+    Packed,
     Packing,
     may_be_coded,
     may_be_narrow,
@@ -23,7 +25,7 @@ _LEAST_GAIN = 8
 
 
 class Survey:
-    """Ranges of whole numbers, and values that repeat.
+    """Ranges of whole numbers, values that repeat, and what all of them have in common.
 
     Args:
         schema: Of the rows.
@@ -36,6 +38,7 @@ class Survey:
         self._ranges = {field.name: (0, 0) for field in fields if may_be_narrow(field.type)}
         self._values: dict[str, pa.Array[Any]] = {}
         self._value_bytes = dict.fromkeys((f.name for f in fields if may_be_coded(f.type)), 0)
+        self._frames = {name: FrameSurvey() for name in self._value_bytes}
         self._widths = {
             name: plain_column(pa.array([], schema.field(name).type)).type.bit_width // 8
             for name in self._ranges
@@ -47,8 +50,11 @@ class Survey:
         for name, (low, high) in self._ranges.items():
             new_low, new_high = numbers_range(plain_column(batch.column(name)))
             self._ranges[name] = min(low, new_low), max(high, new_high)
-        for name in list(self._value_bytes):
-            self._add_values(name, plain_column(batch.column(name)))
+        for name, frame in self._frames.items():
+            column = plain_column(batch.column(name))
+            frame.add(column)
+            if name in self._value_bytes:
+                self._add_values(name, column)
 
     def _add_values(self, name: str, column: Any) -> None:
         """Note the values of a column, as long as they are few."""
@@ -61,6 +67,10 @@ class Survey:
         if 4 * len(found) > 3 * MOST_VALUES or not Coded(2, found).is_possible:
             del self._values[name], self._value_bytes[name]
 
+    def frame_of(self, name: str) -> Framed | None:
+        """What all values of a column have in common."""
+        return self._frames[name].framed()
+
     def packing(self, *, wanted: bool | None) -> Packing:
         """How the rows are best packed.
 
@@ -69,17 +79,27 @@ class Survey:
         """
         if wanted is False or (wanted is None and self.bytes < LEAST_BYTES):
             return NOT_PACKED
-        columns: dict[str, Narrow | Coded] = {}
+        columns: dict[str, Packed] = {}
         for name, (low, high) in self._ranges.items():
             narrow = Narrow.for_range(low, high, of_bytes=self._widths[name])
             if narrow is not None:
                 columns[name] = narrow
-        for name, values in self._values.items():
-            coded = Coded(1 if 4 * len(values) < 3 * 2**7 else 2, values)
-            saved = self._value_bytes[name] - self.rows * coded.width
-            if saved >= (0 if wanted else _LEAST_GAIN * coded.bytes_held):
-                columns[name] = coded
+        for name in self._frames:
+            framed, coded = self.frame_of(name), self._coded(name, wanted=wanted)
+            repeats = coded is not None and 2 * len(coded.values) < self.rows
+            how = coded if framed is None or repeats else framed
+            if how is not None:
+                columns[name] = how
         return Packing(columns)
+
+    def _coded(self, name: str, *, wanted: bool | None) -> Coded | None:
+        """The dictionary of a column, if it saves enough."""
+        if name not in self._values:
+            return None
+        values = self._values[name]
+        coded = Coded(1 if 4 * len(values) < 3 * 2**7 else 2, values)
+        saved = self._value_bytes[name] - self.rows * coded.width
+        return coded if saved >= (0 if wanted else _LEAST_GAIN * coded.bytes_held) else None
 
 
 __all__ = ["LEAST_BYTES", "Survey"]

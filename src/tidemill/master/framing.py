@@ -1,0 +1,154 @@
+"""Strings that are equally long and begin and end alike: only what differs is stored.
+
+```
+article number 0000048271 of the season        SKU-000123        6fa459ea-ee8a-3ca4-894e-db77e160355e
+└── alike ────┘ stored    └─ alike ────┘       alike stored      stored: equally long, so its end need not be told
+```
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+MOST_VALUE_BYTES = 256
+"""Of a value that is not stored in full: whoever bounds the size of output must reckon with the longest."""
+_SPILL_BYTES = 64  # behind a template, which is copied in pieces
+_DIGITS = b"0123456789"
+
+UInt8s = npt.NDArray[np.uint8]
+
+
+class DoesNotFitError(Exception):
+    """A column has a value that its packing cannot hold."""
+
+
+@dataclass(frozen=True)
+class Framed:
+    """What lies between the bytes with which all values begin and end.
+
+    >>> codes = pa.array(["SKU-17", None, "SKU-42"])
+    >>> Framed(2, b"SKU-", b"").pack(codes).to_pylist()
+    [b'17', None, b'42']
+    """
+
+    width: int
+    begins: bytes
+    ends: bytes
+
+    @classmethod
+    def from_values(cls, width: int, values: Any) -> "Framed":
+        begins, ends = values.cast(pa.binary()).to_pylist()
+        return cls(width, begins, ends)
+
+    @property
+    def values(self) -> "pa.Array[Any]":
+        """Beginning and end, as they are kept in a file."""
+        return pa.array([self.begins, self.ends], pa.binary())
+
+    @property
+    def form(self) -> str:
+        """With what tells its frame from others: rows of equal forms mean the same."""
+        digest = google_crc32c.value(repr((self.begins, self.ends)).encode())
+        return f"framed {self.width} of {self.longest_bytes} {digest:08x}"
+
+    @property
+    def longest_bytes(self) -> int:
+        return len(self.begins) + self.width + len(self.ends)
+
+    @property
+    def bytes_held(self) -> int:
+        return self.template.nbytes
+
+    @cached_property
+    def template(self) -> UInt8s:
+        """A value without its middle, and room behind it."""
+        whole = self.begins + bytes(self.width) + self.ends + bytes(_SPILL_BYTES)
+        return np.frombuffer(whole, np.uint8)
+
+    def holding(self, column: "pa.Array[Any]") -> "Framed | None":
+        """Itself, if it holds the column too."""
+        return None if self._middles(column) is None else self
+
+    def pack(self, column: "pa.Array[Any]") -> "pa.Array[Any]":
+        """The column in bytes of this width."""
+        middles = self._middles(column)
+        if middles is None:
+            raise DoesNotFitError
+        stored = np.zeros((len(column), self.width), dtype=np.uint8)
+        valid = None
+        if column.null_count:
+            is_valid: Any = column.is_valid()
+            valid = is_valid.buffers()[1]
+            stored[is_valid.to_numpy(zero_copy_only=False)] = middles
+        else:
+            stored[:] = middles
+        buffers = [valid, pa.py_buffer(stored.data)]
+        return pa.Array.from_buffers(pa.binary(self.width), len(column), buffers, column.null_count)
+
+    def _middles(self, column: "pa.Array[Any]") -> UInt8s | None:
+        """What lies inside the frame, a line a value that is not NULL; None where one does not fit."""
+        values = equally_long(column)
+        if values is None or (len(values) and values.shape[1] != self.longest_bytes):
+            return None
+        if not len(values):
+            return np.empty((0, self.width), dtype=np.uint8)
+        frame, first, last = self.template, len(self.begins), len(self.begins) + self.width
+        is_framed = (values[:, :first] == frame[:first]).all()
+        is_framed &= (values[:, last:] == frame[last : self.longest_bytes]).all()
+        return values[:, first:last] if is_framed else None
+
+
+class FrameSurvey:
+    """What all values of a column have in common, as far as it was seen."""
+
+    def __init__(self) -> None:
+        self._first: UInt8s | None = None
+        self._is_same = np.empty(0, dtype=np.bool_)
+        self.is_possible = True
+
+    def add(self, column: "pa.Array[Any]") -> None:
+        values = equally_long(column) if self.is_possible else None
+        if values is None or not len(values):
+            self.is_possible &= values is not None
+            return
+        if self._first is None:
+            self._first, self._is_same = values[0].copy(), np.ones(values.shape[1], dtype=np.bool_)
+        if values.shape[1] != len(self._first) or len(self._first) > MOST_VALUE_BYTES:
+            self.is_possible = False
+            return
+        self._is_same &= (values == self._first).all(axis=0)
+
+    def framed(self) -> Framed | None:
+        """The frame of all values; None where they differ in length, or nothing would be left to store.
+
+        Digits at the inner edges count as differing: numbers that start with zeros go on to those that do not.
+        """
+        if not self.is_possible or self._first is None or self._is_same.all():
+            return None
+        first, differs = self._first.tobytes(), np.flatnonzero(~self._is_same)
+        begins = first[: differs[0]].rstrip(_DIGITS)
+        ends = first[differs[-1] + 1 :].lstrip(_DIGITS)
+        return Framed(len(first) - len(begins) - len(ends), begins, ends)
+
+
+def equally_long(column: "pa.Array[Any]") -> UInt8s | None:
+    """The bytes of all values that are not NULL, a line a value; None where their lengths differ or are 0."""
+    values: Any = column.drop_null()
+    if not len(values):
+        return np.empty((0, 0), dtype=np.uint8)
+    sizes: Any = pc.min_max(pc.binary_length(values)).as_py()
+    size = int(sizes["max"])
+    if sizes["min"] != size or not size:
+        return None
+    content = np.frombuffer(memoryview(values.buffers()[2]), np.uint8)
+    begin = int(np.frombuffer(memoryview(values.buffers()[1]), np.int32)[values.offset])
+    return content[begin : begin + len(values) * size].reshape(len(values), size)
+
+
+__all__ = ["MOST_VALUE_BYTES", "DoesNotFitError", "FrameSurvey", "Framed", "equally_long"]
