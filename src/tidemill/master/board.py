@@ -7,7 +7,7 @@ process B   finds 17 claimed, reads 18 meanwhile ──────────�
 So a page is read and verified once a host. Nothing is locked. Each process has a *seat* with slots into which it alone
 writes; whoever looks at a slot of another checks its ticket before and after, and reads the region itself if that
 has changed meanwhile. A claim that leads to nothing is over after some milliseconds. Who is ahead waits a moment before
-it overwrites what another that is at work still wants.
+it overwrites what another that is at work still wants and will soon come to.
 """
 
 import fcntl
@@ -27,6 +27,8 @@ Int64s = npt.NDArray[np.int64]
 
 LANES = 2
 """Of a seat: reads of one process that are under way at a time, each with slots of its own."""
+BEHIND, AHEAD = 4, 8
+"""Times the slots of a lane: regions that a process may have passed, and those that it will soon come to."""
 _BLOCK_BYTES = 4096
 _HAND = 0
 _HEAD_WORDS = 8
@@ -54,6 +56,8 @@ class Lane(NamedTuple):
     """For each seat and region whether rows wait for it."""
     beats: Int64s
     """When each seat last did something, in nanoseconds."""
+    places: Int64s
+    """The region at which each seat was then."""
     seat: int
 
 
@@ -72,7 +76,7 @@ class Board:
         self._slot_bytes = _whole_blocks(region_bytes)
         self._slots_of_a_lane = max(1, size_bytes // (self._slot_bytes * seats * LANES))
         slots = self._slots_of_a_lane * LANES * seats
-        numbers = np.cumsum([_HEAD_WORDS, regions, regions, slots, LANES * seats, slots, seats])
+        numbers = np.cumsum([_HEAD_WORDS, regions, regions, slots, LANES * seats, slots, seats, seats])
         head = _whole_blocks(8 * int(numbers[-1]) + seats * regions)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -82,9 +86,8 @@ class Board:
         self._map = mmap.mmap(self._file, size)
         memory = np.frombuffer(self._map, dtype=np.uint8)
         parts = np.split(memory[:head].view(np.int64), numbers)
-        self._head, self._posted, self._claimed, self._tickets, self._turns, self._held, self._beats, rest = (
-            parts
-        )
+        self._head, self._posted, self._claimed, self._tickets, self._turns, self._held, *parts = parts
+        self._beats, self._places, rest = parts
         self._wanted = rest.view(np.uint8)[: seats * regions].reshape(seats, regions)
         self._content = memory[head:].view(np.uint64)
         self._seats = seats
@@ -112,6 +115,10 @@ class Board:
     def hand(self, region: int) -> None:
         self._head[_HAND] = region
 
+    def is_elsewhere(self, region: int) -> bool:
+        """Whether reading has come to another part of the disk: what is posted there will be gone before one comes."""
+        return abs(self.hand - region) > AHEAD * self._slots_of_a_lane
+
     @property
     def slots_of_a_lane(self) -> int:
         return self._slots_of_a_lane
@@ -133,7 +140,7 @@ class Board:
         return Lane(
             self._posted, self._claimed, self._tickets, self._content, self._slot_bytes // 8,
             lane * self._slots_of_a_lane, self._slots_of_a_lane, self._turns[lane : lane + 1], self._held,
-            self._wanted, self._beats, self.seat,
+            self._wanted, self._beats, self._places, self.seat,
         )  # fmt: skip
 
     def _lock(self, kind: int, seat: int) -> bool:
@@ -149,4 +156,4 @@ def _whole_blocks(size_bytes: int) -> int:
     return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
-__all__ = ["LANES", "Board", "Lane"]
+__all__ = ["AHEAD", "BEHIND", "LANES", "Board", "Lane"]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
+from tidemill.master.many_reads import read_many
 from tidemill.master.page_kernels import Int64s, UInt16s, UInt32s, UInt64s, open_pages
 
 _READ_INT64S = types.Array(types.int64, 1, "C", readonly=True)
@@ -26,12 +27,13 @@ NOT_READ = -2
 
 @njit(
     types.int64(
-        _READ_INT64S, _READ_INT64S, _READ_INT64S, _READ_INT64S, _WORDS, _READ_INT64S, _READ_UINT32S, _READ_UINT16S,
+        types.int64, _READ_INT64S, _READ_INT64S, _READ_INT64S, _READ_INT64S, _WORDS, _READ_INT64S, _READ_UINT32S, _READ_UINT16S,
         _READ_WORDS, _INT64S, _INT64S, _INT64S,
     ),
     cache=True, nogil=True,
 )  # fmt: skip
 def read_pages(
+    context: int,
     handles: Int64s,
     offsets: Int64s,
     places: Int64s,
@@ -48,6 +50,7 @@ def read_pages(
     """What `open_pages` answers, after the stretches were read into `words`; or `NOT_READ`.
 
     Args:
+        context: For many reads at once; 0 for one after the other.
         handles: File of each stretch.
         offsets: Where it begins there.
         places: Byte of the buffer at which it goes.
@@ -62,7 +65,8 @@ def read_pages(
         at: …
     """
     target = words.ctypes.data
-    for i in range(len(handles)):
+    many = read_many(context, handles, offsets, places, sizes, int(target)) if context else 0
+    for i in range(many, len(handles)):
         done = np.int64(0)
         while done < sizes[i]:
             place, left = np.uintp(target + places[i] + done), np.uintp(sizes[i] - done)

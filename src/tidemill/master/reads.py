@@ -18,6 +18,7 @@ from tidemill.master.board_kernels import BYTES, HANDLE, NUMBER, OFFSET, PLAN_WI
 from tidemill.master.hashing import Bools, Int64s
 from tidemill.master.index import PageIndex
 from tidemill.master.layout import PAGE_ALIGNMENT_BYTES, RUN_BYTES, Manifest
+from tidemill.master.many_reads import Contexts
 from tidemill.master.page_files import PageFiles
 from tidemill.master.page_kernels import BLOCK_WORDS, open_pages
 from tidemill.master.read_kernels import NOT_READ, read_pages
@@ -28,6 +29,7 @@ Pages = Int64s | slice
 """Numbers of pages; as a slice for neighbours, which is found faster."""
 WORK_BYTES_PER_ROW = 8 + 8
 _MOST_KEPT_BYTES = 8 * 2**20
+_MANY_READS = 4  # that are worth asking for together
 _RUN_BLOCKS = RUN_BYTES // PAGE_ALIGNMENT_BYTES
 
 
@@ -113,6 +115,7 @@ class PageReader:
         self._is_in_order = not self._is_apart(everything, self._begins(everything)).any()
         self._files = PageFiles(store, manifest.files, direct=direct)
         self._memory = Recycled(_MOST_KEPT_BYTES)
+        self._contexts = Contexts()
         self._pool = ThreadPoolExecutor(reads_in_flight, "page-reads") if reads_in_flight > 1 else None
         if self._pool is not None:
             # May run inside a garbage collection, in any thread and at any line: it must not wait for a thread.
@@ -122,6 +125,7 @@ class PageReader:
         """Let reads that are under way end, then give threads and files back; idempotent."""
         if self._pool is not None:
             self._pool.shutdown()
+        self._contexts.close()
         self._files.close()
 
     def begin(self, pages: Pages) -> Reading:
@@ -225,7 +229,10 @@ class PageReader:
     def _finish(self, job: "_Job") -> PageRows:
         first, end = job.stretches.T
         codes, at = job.found
+        # Through the page cache the kernel would do one after the other all the same.
+        context = self._contexts.take() if self.direct and len(first) >= _MANY_READS else 0
         bad = read_pages(
+            context,
             self._files.handles[job.file[first]],
             job.offset[first].astype(np.int64) * PAGE_ALIGNMENT_BYTES,
             job.begin[first] * PAGE_ALIGNMENT_BYTES,
@@ -233,6 +240,7 @@ class PageReader:
             job.buffer.view(np.uint64), job.begin * BLOCK_WORDS, job.offset, job.file, self._files.salts,
             job.page_start, codes, at,
         )  # fmt: skip
+        self._contexts.give_back(context)
         if bad == NOT_READ:  # read again by a way that says why
             for stretch in job.stretches.tolist():
                 self._fill(job, stretch)
@@ -246,11 +254,11 @@ class PageReader:
 
     def count_stretches(self, stretches: Stretches, seconds: float) -> None:
         """Count what was read of them; the others were read by another process."""
-        pages, size_bytes = stretches.was_read()
+        pages, size_bytes, reads = stretches.told()
         self.read_seconds += seconds
         self.pages_read += pages
         self.bytes_read += size_bytes
-        self.reads += stretches.reads()
+        self.reads += reads
 
     def buffer_bytes(self, pages: Pages) -> int:
         """Memory that reading these pages at once takes at most, with what is held beside their rows."""

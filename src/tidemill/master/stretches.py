@@ -4,9 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit, types
 
 from tidemill.master.board_kernels import BYTES, HANDLE, OFFSET, WAS_READ
 from tidemill.master.hashing import Int64s
+
+_PLAN = types.Array(types.int64, 2, "C")
+_READ_INT64S = types.Array(types.int64, 1, "C", readonly=True)
+_INT64S = types.Array(types.int64, 1, "C")
 
 
 @dataclass(frozen=True)
@@ -33,18 +38,24 @@ class Stretches:
         """Of one stretch."""
         return int(np.diff(self.edges).max())
 
-    def was_read(self) -> tuple[int, int]:
-        """Pages and bytes that came from disk."""
-        was_read = self.plan[:, WAS_READ]
-        return int(np.diff(self.edges) @ was_read), int(self.plan[:, BYTES] @ was_read)
+    def told(self) -> tuple[int, int, int]:
+        """Pages, bytes and runs of neighbours that came from disk."""
+        told = np.zeros(3, dtype=np.int64)
+        _tell(self.plan, self.edges, told)
+        pages, size_bytes, reads = told.tolist()
+        return pages, size_bytes, reads
 
-    def reads(self) -> int:
-        """Runs of neighbours that came from disk."""
-        lines = self.plan[self.plan[:, WAS_READ] > 0]
-        goes_on = (lines[1:, OFFSET] == lines[:-1, OFFSET] + lines[:-1, BYTES]) & (
-            lines[1:, HANDLE] == lines[:-1, HANDLE]
-        )
-        return len(lines) - int(np.count_nonzero(goes_on))
+
+@njit(types.void(_PLAN, _READ_INT64S, _INT64S), cache=True)
+def _tell(plan: Int64s, edges: Int64s, told: Int64s) -> None:
+    """Add up what was read of a plan: pages, bytes, runs of neighbours."""
+    end, handle = np.int64(0), np.int64(-1)
+    for i in range(len(plan)):
+        if plan[i, WAS_READ]:
+            told[0] += edges[i + 1] - edges[i]
+            told[1] += plan[i, BYTES]
+            told[2] += plan[i, OFFSET] != end or plan[i, HANDLE] != handle
+            end, handle = plan[i, OFFSET] + plan[i, BYTES], plan[i, HANDLE]
 
 
 __all__ = ["Stretches"]
