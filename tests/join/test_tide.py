@@ -66,7 +66,7 @@ def test_hits_put_together_on_another_core_are_the_same_rows(
 ):
     """Hot rows are read there while this thread probes the next rows, serves reads and admits others."""
     monkeypatch.setattr("tidemill.join.parts.aside._WORTH_ROWS", 1)
-    monkeypatch.setattr("tidemill.join.tide._PIECE_ROWS", 90)
+    monkeypatch.setattr("tidemill.join.parts.probe_join._PIECE_ROWS", 90)
     chance, found = np.random.default_rng(5), []
     popular, any_key = chance.integers(0, 50, 10_000), chance.integers(0, 20_000, 10_000)
     keys = np.where(chance.random(10_000) < 0.5, popular, any_key)

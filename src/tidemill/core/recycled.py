@@ -39,15 +39,19 @@ class Recycled:
 
     def array(self, size_bytes: int) -> UInt8s:
         """Bytes at a multiple of 4,096; their block is free again when nobody refers to them."""
+        block, lent = self.lend(size_bytes)
+        weakref.finalize(lent, self.take_back, block).atexit = False
+        return lent
+
+    def lend(self, size_bytes: int) -> tuple[UInt8s, UInt8s]:
+        """A block for `take_back`, and the bytes at a multiple of 4,096 in it."""
         with self._lock:
             block = self._fitting(size_bytes)
             self._used_bytes += len(block)
         skipped = -block.ctypes.data % _ALIGNMENT_BYTES
         # An object of its own: the block itself stays with this list.
         lent: Any = np.frombuffer(block.data, np.uint8, size_bytes, skipped)
-        weakref.finalize(lent, self._take_back, block).atexit = False
-        found: UInt8s = lent
-        return found
+        return block, lent
 
     def buffer(self, size_bytes: int) -> tuple[UInt8s, pa.Buffer]:
         """The same, to write to, and as Arrow wants it."""
@@ -66,7 +70,8 @@ class Recycled:
         self._keep_below(self._limit_bytes - self._used_bytes - wanted)
         return np.empty(wanted, dtype=np.uint8)
 
-    def _take_back(self, block: UInt8s) -> None:
+    def take_back(self, block: UInt8s) -> None:
+        """Nobody refers to a block any more."""
         with self._lock:
             self._used_bytes -= len(block)
             self._free.append(block)

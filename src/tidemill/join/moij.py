@@ -8,6 +8,7 @@ import pyarrow as pa
 from tidemill.core.errors import StoreError
 from tidemill.core.freed import Freed
 from tidemill.core.memory import MemoryBudget
+from tidemill.core.recycled import Recycled
 from tidemill.join.moij_sizes import STAGED_SHARE, MoijSizes
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.arrivals import Arrivals
@@ -16,8 +17,10 @@ from tidemill.join.parts.kernels import Bools, Int64s
 from tidemill.join.parts.keys import stream_keys
 from tidemill.join.parts.page_search import find_pages
 from tidemill.join.parts.rounds import Rounds
+from tidemill.join.parts.row_taker import RowTaker
 from tidemill.join.parts.segment_read import SegmentReads
 from tidemill.join.parts.shared_rows import SEGMENT_BYTES, SharedRows, StreamCells
+from tidemill.join.parts.side_by_side import SideBySide
 from tidemill.join.parts.snapshots import pack, unpack
 from tidemill.join.parts.tally import StepTally
 from tidemill.join.protocol import SemiStreamJoin, StepReport
@@ -90,9 +93,13 @@ class MoijJoin(SemiStreamJoin):
             budget.reserve(name, getattr(self.sizes, f"{name}_bytes"))
         self._segments = -(-master.pages // self.sizes.segment_pages)
         self._stream = StreamCells(plan)
+        self._taker = RowTaker(plan.stream_schema)
         self._freed = Freed(self.sizes.total_bytes // 4)
         # Held by output
-        self._rounds = Rounds(plan, self._stream, self._layout, int(self.sizes.output_bytes * STAGED_SHARE))
+        self._beside = SideBySide(plan, self._layout, self._stream.layout)
+        staged_bytes = int(self.sizes.output_bytes * STAGED_SHARE)
+        self._rounds = Rounds(plan, self._stream, self._layout, staged_bytes, self._beside)
+        self._memory = Recycled(max(0, self.sizes.output_bytes - self._rounds.bytes_held))
         self.rounds_done = 0
         self._clear()
 
@@ -182,7 +189,7 @@ class MoijJoin(SemiStreamJoin):
                 matches[misses[is_absent]] = 0
                 misses, first_page, pages = misses[~is_absent], first_page[~is_absent], pages[~is_absent]
         with tally.timed("wait"):
-            rows = self._stream.layout.encode(batch.take(misses))
+            rows = self._stream.layout.encode(self._taker.take(batch, misses))
             pushed = self._rows.push(codes[misses], first_page, pages, *rows)
             until = int(misses[pushed]) if pushed < len(misses) else batch.num_rows
             if until == 0:
@@ -199,7 +206,8 @@ class MoijJoin(SemiStreamJoin):
             met = self._are_met(batch.take(known[hit]), at[hit])
             matches[hit[~met]] = 0
         row_bytes = -(-batch.nbytes // batch.num_rows)
-        self._hits = Hits(self.plan, self._layout, batch, known, at, matches, row_bytes)
+        leaving = (batch, known, at, matches, row_bytes)
+        self._hits = Hits(self.plan, self._layout, *leaving, self._beside, self._memory)
 
     def _are_met(self, stream_rows: pa.RecordBatch, at: Int64s) -> Bools:
         """Where equal codes are equal keys."""
@@ -258,7 +266,7 @@ class MoijJoin(SemiStreamJoin):
             if self._takes_rows and rounds.is_half_full:
                 break  # or the room would drain while output ends one step after the other amid a segment
         with tally.timed("assemble"):
-            output, matched, unmatched = rounds.output(self._rows)
+            output, matched, unmatched = rounds.output(self._rows, self._memory)
         self._count_fates(matched, unmatched, "disk_matches", output, tally)
         tally.counts["pages_read"] = self._master.pages_read - pages_before
         tally.counts["bytes_read"] = self._master.bytes_read - bytes_before

@@ -16,15 +16,12 @@ from tidemill.join.parts.aside import Aside
 from tidemill.join.parts.frequency import FrequencySketch
 from tidemill.join.parts.hot_cache import HotCache
 from tidemill.join.parts.kernels import Int64s
-from tidemill.join.parts.keys import stream_keys
 from tidemill.join.parts.leaving import Leaving, count_fates
-from tidemill.join.parts.leaving_kernels import keep_known
+from tidemill.join.parts.probe_join import MOST_PATIENCE, ProbeJoin
 from tidemill.join.parts.row_cache import RowCache
-from tidemill.join.parts.row_taker import RowTaker
+from tidemill.join.parts.row_taker import RowTaker, fixed_width
 from tidemill.join.parts.service import Service
 from tidemill.join.parts.snapshots import pack, unpack
-from tidemill.join.parts.split import OFTEN
-from tidemill.join.parts.split_join import SplitJoin
 from tidemill.join.parts.tally import StepTally
 from tidemill.join.protocol import StepReport
 from tidemill.join.tide_sizes import TideSizes
@@ -32,14 +29,8 @@ from tidemill.master.batches import one_batch
 from tidemill.master.board import Board
 from tidemill.master.protocol import Master
 
-MOST_PATIENCE = 16
-"""Times half the room's rows that may pass while rows wait. At Zipf 1.25, where one row in 16 misses, a room that must be served
-after half its rows is a quarter full, and four times as many bytes are read a row."""
-_PIECE_ROWS = 24_576  # probed together: their hot rows fit the second-level cache while columns are gathered
-_PIECES_OF_ARRIVALS = 3  # one leaves, one is probed, and one has come meanwhile
 
-
-class TideJoin(SplitJoin):
+class TideJoin(ProbeJoin):
     """Ours, and the default: hot rows in memory, and reads that go where most rows wait.
 
     Stream rows first meet the master rows that are asked for most; most of them leave at once. The others wait,
@@ -100,7 +91,10 @@ class TideJoin(SplitJoin):
     def _clear(self) -> None:
         """Nothing has arrived, nothing waits."""
         # Held by arrivals
-        self._arrivals = Arrivals(self.sizes.arrivals_bytes, self.plan.stream_row_bytes)
+        equal_rows = all(fixed_width(field.type) for field in self.plan.stream_schema)
+        self._arrivals = Arrivals(
+            self.sizes.arrivals_bytes, self.plan.stream_row_bytes, equal_rows=equal_rows
+        )
         self._rows_in = 0
         self._leaving: Leaving | None = None
         self._given_of_first = 0
@@ -157,129 +151,6 @@ class TideJoin(SplitJoin):
         self._freed.took(self._output_bytes)
         return tally.report(self._held_bytes())
 
-    @property
-    def _is_overdue(self) -> bool:
-        """Whether rows wait although the room does not fill, since nearly all that arrive are hot."""
-        patience = min(MOST_PATIENCE, 1 / self._miss_share)
-        return 2 * self._probed_since > patience * self._room.most_rows and self._room.waiting_rows > 0
-
-    # Arrivals meet hot rows.
-
-    def _has_room(self) -> bool:
-        """Whether the misses of another piece could wait."""
-        wanted = max(1, min(self._room.most_rows // 8, int(_PIECE_ROWS * self._miss_share)))
-        return self._room.free_rows >= wanted and self._fitting_rows() > 0
-
-    def _lacks_room(self) -> bool:
-        """Whether rows that arrived cannot be looked at before others leave."""
-        return bool(self._arrivals.rows) and not self._has_room()
-
-    def _fitting_rows(self) -> int:
-        """Rows of the next piece: as many as could wait if no more of them missed than of late."""
-        rows = min(self._piece_rows(), max(1, int(self._room.free_rows / self._miss_share)))
-        if self._room.can_resize:  # rows are equally long: there is room for as many as there are slots
-            return max(rows, int(self._room.waiting_rows == 0))
-        row_bytes = self._arrivals.next_row_bytes() + 8 + self._room.layout.fixed_bytes
-        while rows and not self._room.fits(
-            int(rows * self._miss_share) or 1, int(rows * self._miss_share * row_bytes)
-        ):
-            rows //= 2
-        # A row that may never wait is found out when it is tried with nobody else there.
-        return max(rows, int(self._room.waiting_rows == 0))
-
-    def _piece_rows(self) -> int:
-        """Rows of the oldest batch in pieces of equal length; short ones, where one is probed while another leaves."""
-        most = _PIECE_ROWS
-        if self._aside.is_worth(self._arrivals.most_rows // _PIECES_OF_ARRIVALS):
-            most = min(most, self._arrivals.most_rows // _PIECES_OF_ARRIVALS)
-        rows = self._arrivals.next_rows
-        return -(-rows // max(1, -(-rows // most)))
-
-    def _probe(self, tally: StepTally) -> bool:
-        """Let arrivals meet hot rows; False when there are none, or when their misses could not wait."""
-        if self._resize_to is not None and self._may_resize(self._resize_to):
-            self._resize(self._resize_to)
-        if not self._arrivals.rows or self._resize_to is not None or not self._has_room() or self._is_overdue:
-            return False
-        if self._hot.is_full:
-            with tally.timed("renew"):
-                self._hot.renew()
-        with tally.timed("probe"):
-            batch = self._arrivals.peek(self._fitting_rows())
-            codes, present = stream_keys(batch, self.plan.stream_key)
-            if not self._master.pages:
-                present = np.zeros_like(present)
-            at, matches, sizes = self._hot.probe(codes, present)
-            misses = np.flatnonzero(matches < 0)
-            regions = self._regions.of(codes[misses])
-            if (regions < 0).any():  # the index knows that these do not exist
-                matches[misses[regions < 0]] = 0
-                misses, regions = misses[regions >= 0], regions[regions >= 0]
-            encoded, until = self._encode(batch, misses)
-        if until == 0:
-            if not self._room.waiting_rows:
-                raise self._room.too_wide(batch.slice(0, 1), self.sizes.waiting_bytes)
-            return False
-        if until < batch.num_rows:
-            misses, regions = misses[misses < until], regions[: len(misses[misses < until])]
-        batch = self._arrivals.take(until, beside_last=self._leaving is not None)
-        self._probed_since += until
-        self._split.period.rows += until
-        self._split.period.misses += len(misses)
-        tally.counts["waited_rows"] += len(misses)
-        at, matches = at[:until], matches[:until]
-        self._miss_share = min(1.0, max(0.02, 0.9 * self._miss_share + 0.11 * len(misses) / max(1, until)))
-        if len(misses):
-            with tally.timed("wait"):
-                if misses[0] == 0 and self._given_of_first:
-                    self._given[self._room.next_slot] = self._given_of_first
-                    self._given_of_first = 0
-                self._let_wait(codes[misses], regions, *encoded)
-        self._begin_leaving(batch, at, matches, sizes[:until])
-        self._look_at_split()
-        return True
-
-    def _encode(self, batch: pa.RecordBatch, misses: Int64s) -> tuple[tuple[Any, Int64s], int]:
-        """The misses as rows, as far as they can wait; and how many rows of the batch those concern."""
-        fitting = len(misses)
-        encoded, at = self._room.layout.encode(self._taker.take(batch, misses))
-        while not self._room.fits(fitting, int(at[fitting])):
-            fitting = (
-                min(fitting - 1, self._room.free_rows) if fitting > self._room.free_rows else fitting // 2
-            )
-        until = batch.num_rows if fitting == len(misses) else int(misses[fitting])
-        return (encoded, at[: fitting + 1]), until
-
-    def _let_wait(self, codes: Int64s, regions: Int64s, rows: Any, at: Int64s) -> None:
-        met = self._sketch.add(codes)
-        self._split.period.met_again += int(np.count_nonzero(met > OFTEN))
-        self._counted += len(codes)
-        if self._counted > self._sketch.bytes_held // 2:
-            self._sketch.halve()
-            self._counted //= 2
-        self._room.push(codes, regions, rows, at)
-
-    def _begin_leaving(self, batch: pa.RecordBatch, at: Int64s, matches: Int64s, sizes: Int64s) -> None:
-        known = np.empty_like(at)
-        count = keep_known(at, matches, sizes, known)
-        at, matches, sizes, known = at[:count], matches[:count], sizes[:count], known[:count]
-        if self.plan.stream_key.form.is_hashed:
-            hit = np.flatnonzero(matches)
-            met = self._are_met(batch.take(known[hit]), self._hot.rows, at[hit])
-            matches[hit[~met]], at[hit[~met]], sizes[hit[~met]] = 0, -1, 0
-        everyone = len(known) == batch.num_rows
-
-        def gather(rows: Int64s) -> pa.RecordBatch:
-            if everyone and len(rows) == batch.num_rows and bool((np.diff(rows) == 1).all()):
-                return batch
-            return self._taker.take(batch, known[rows])
-
-        self._leaving = Leaving(
-            self.plan, self._layout, self._hot.rows, at, matches, sizes, gather,
-            stream_sizes=self._stream_sizes(batch, known), memory_from=self._hits_memory, skip=self._given_of_first,
-        )  # fmt: skip
-        self._given_of_first = 0
-
     def _may_go_on(self) -> bool:
         """Whether more rows may be probed while hits are put together: hot rows stay where they are."""
         return self._may_wait() and self._resize_to is None and not self._hot.is_full
@@ -320,13 +191,6 @@ class TideJoin(SplitJoin):
             self._arrivals.let_go()
         elif leaving.is_over:  # while it left, another began to
             self._arrivals.let_go(but_last=True)
-
-    def _stream_sizes(self, batch: pa.RecordBatch, rows: Int64s) -> Int64s:
-        """Bytes of some rows of a batch; one number when all are equally long."""
-        layout = self._room.layout
-        if layout.last_open_offset < 0:
-            return np.array([layout.least_row_bytes])
-        return np.diff(layout.encode(batch.take(rows))[1])
 
     # Waiting rows meet the disk (`parts/region_join.py`).
 

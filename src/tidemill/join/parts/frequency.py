@@ -21,26 +21,26 @@ class FrequencySketch:
     """
 
     def __init__(self, size_bytes: int) -> None:
-        self._counters = np.zeros((2, max(size_bytes, LEAST_BYTES) // 4), dtype=np.uint16)
+        self.counters = np.zeros((2, max(size_bytes, LEAST_BYTES) // 4), dtype=np.uint16)
 
     @property
     def bytes_held(self) -> int:
-        return self._counters.nbytes
+        return self.counters.nbytes
 
     def add(self, keys: Int64s) -> UInt32s:
         """Estimates after counting each key once, in order."""
         estimates = np.empty(len(keys), dtype=np.uint32)
-        count_keys(self._counters, keys, 1, estimates)
+        count_keys(self.counters, keys, 1, estimates)
         return estimates
 
     def estimate(self, keys: Int64s) -> UInt32s:
         estimates = np.empty(len(keys), dtype=np.uint32)
-        count_keys(self._counters, keys, 0, estimates)
+        count_keys(self.counters, keys, 0, estimates)
         return estimates
 
     def halve(self) -> None:
         """Age: what was met long ago counts half as much."""
-        np.right_shift(self._counters, 1, out=self._counters)
+        np.right_shift(self.counters, 1, out=self.counters)
 
 
 __all__ = ["LEAST_BYTES", "FrequencySketch"]

@@ -4,10 +4,12 @@ import numpy as np
 import pyarrow as pa
 from numba import njit, types
 
+from tidemill.core.recycled import Recycled
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.cell_kernels import size_at
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.row_taker import RowTaker
+from tidemill.join.parts.side_by_side import SideBySide
 from tidemill.master.row_kernels import INT64S, READ_BYTES, READ_INT64S, UInt8s
 from tidemill.master.rows import RowLayout
 
@@ -59,11 +61,13 @@ class Hits:
         at: Where the hot rows of each begin; those of a key lie side by side.
         matches: How many there are.
         stream_row_bytes: On average.
+        beside: A faster way to the output.
+        memory: Where that of the output comes from, if it goes that way.
     """
 
     def __init__(
         self, plan: OutputPlan, layout: RowLayout, batch: pa.RecordBatch, positions: Int64s, at: Int64s, matches: Int64s,
-        stream_row_bytes: int,
+        stream_row_bytes: int, beside: SideBySide, memory: Recycled,
     ) -> None:  # fmt: skip
         self._plan, self._layout = plan, layout
         self._batch, self._positions = batch, positions
@@ -75,6 +79,8 @@ class Hits:
         )
         self._cursor = np.zeros(5, dtype=np.int64)
         self._taker = RowTaker(plan.stream_schema)
+        self._beside, self._memory = beside, memory
+        self._sources = beside.sources(batch)
 
     @property
     def rows_left(self) -> int:
@@ -103,6 +109,10 @@ class Hits:
         return output, matched, until - before - matched
 
     def _output(self, hot_rows: UInt8s, pair_row: Int64s, pair_at: Int64s) -> pa.RecordBatch:
+        if self._sources is not None:
+            numbers = self._positions[pair_row]
+            rows_bytes = int(self._cursor[_BYTES]) - len(pair_row) * (int(self._rule[3]) + _PAIR_BYTES)
+            return self._beside.of_batch(self._sources, numbers, hot_rows, pair_at, rows_bytes, self._memory)
         stream_rows = self._taker.take(self._batch, self._positions[pair_row])
         if not self._plan.chosen_columns:
             return self._plan.assemble(stream_rows, None, self._matches[pair_row] > 0)

@@ -29,6 +29,8 @@ class Leaving:
         gather: Gives the stream rows at positions of `at`.
         stream_sizes: Of each stream row, or one for all.
         memory_from: Where the memory of master columns comes from.
+        put_together: A faster way to an output of stream rows at positions of `at` beside master rows at places, which
+            take so many bytes.
         skip: Matches of the first row that have left before.
     """
 
@@ -44,6 +46,7 @@ class Leaving:
         *,
         stream_sizes: Int64s,
         memory_from: Recycled,
+        put_together: Callable[[Int64s, Int64s, int], pa.RecordBatch] | None = None,
         skip: int = 0,
     ) -> None:
         self.plan = plan
@@ -54,6 +57,7 @@ class Leaving:
         self._gather = gather
         self._stream_sizes = stream_sizes
         self._memory_from = memory_from
+        self._put_together = put_together
         # Without master columns nothing of a master row is looked at.
         self._shape = (layout.last_open_offset, layout.fixed_bytes) if plan.chosen_columns else (-1, 0)
         # Next row, which of its matches, pairs, bytes, where its next match lies.
@@ -144,7 +148,7 @@ class Leaving:
     def put_out_beside(self, limit_bytes: int, aside: Aside) -> tuple[slice, list[pa.RecordBatch]]:
         """As `put_out`, in two batches, one of them made on another core."""
         before = self.next_row
-        if self._ends is None:
+        if self._ends is None or not aside.is_worth(len(self.at) // 2):
             finished, output = self.put_out(limit_bytes)
             return finished, [] if output is None else [output]
         first, second = np.array_split(self._next_one_each(self._ends, before, limit_bytes), 2)
@@ -156,7 +160,18 @@ class Leaving:
             outputs.insert(0, putting.result()[0])
         return slice(before, self.next_row), outputs
 
+    def _rows_bytes(self, pair_row: Int64s) -> int:
+        """That the master rows of these pairs take, where stream rows are equally long."""
+        if self._ends is None:
+            counted = int(self._cursor[kernels.USED_BYTES])
+        else:
+            first = int(pair_row[0])
+            counted = int(self._ends[pair_row[-1]]) - (int(self._ends[first - 1]) if first else 0)
+        return counted - len(pair_row) * (int(self._stream_sizes[0]) + kernels.PAIR_WORK_BYTES)
+
     def _output(self, pair_row: Int64s, pair_at: Int64s) -> pa.RecordBatch:
+        if self._put_together is not None:
+            return self._put_together(pair_row, pair_at, self._rows_bytes(pair_row))
         stream_rows = self._gather(pair_row)
         if not self.plan.chosen_columns:
             return self.plan.assemble(stream_rows, None, self.matches[pair_row] > 0)

@@ -101,14 +101,15 @@ class Picked(Service):
         stretches, words = self._where, self._memory.view(np.int64)
         if lane is None:
             slot_words = stretches.longest_bytes // 8
-            own, words = np.split(words, [slot_words])
+            own, words = words[:slot_words], words[slot_words:]
             lane = Lane(
                 _NONE, _NONE, _NONE, own.view(np.uint64), slot_words, 0, 1, np.zeros(1, dtype=np.int64), _NONE,
-                _NO_FLAGS, _NONE, 0,
+                _NO_FLAGS, _NONE, _NONE, 0,
             )  # fmt: skip
-        scratch, left = np.split(words, [_scratch_words(stretches)])
-        self._rows_at, rows = np.split(left, [len(left) * 8 // (self._row_bytes + 8)])
-        self._rows = rows.view(np.uint8)
+        scratch_words = _scratch_words(stretches)
+        scratch, left = words[:scratch_words], words[scratch_words:]
+        most_rows = len(left) * 8 // (self._row_bytes + 8)
+        self._rows_at, self._rows = left[:most_rows], left[most_rows:].view(np.uint8)
         first_code = np.append(0, np.cumsum(self._waiting.rows))
         call: Any = pick
         self._answer = reader.submit(

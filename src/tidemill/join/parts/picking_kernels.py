@@ -211,7 +211,7 @@ def keep_rows(
     types.int64(
         _PLAN, READ_INT64S, READ_INT64S, _READ_UINT32S, _READ_UINT16S, _READ_WORDS,
         INT64S, INT64S, INT64S, _WORDS, types.int64, types.int64, types.int64, INT64S,
-        INT64S, _FLAGS, INT64S, types.int64,
+        INT64S, _FLAGS, INT64S, INT64S, types.int64,
         INT64S, types.int64, types.int64, READ_INT64S, READ_INT64S, BYTES, INT64S, INT64S, INT64S, INT64S, _BOOLS,
     ),
     cache=True, nogil=True,
@@ -234,6 +234,7 @@ def pick(
     held: Int64s,
     wanted: UInt8s,
     beats: Int64s,
+    places: Int64s,
     seat: int,
     scratch: Int64s,
     last_open: int,
@@ -269,6 +270,7 @@ def pick(
         held: Of the board.
         wanted: Of the board.
         beats: Of the board.
+        places: Of the board.
         seat: Of this process.
         scratch: Room for two numbers and as many for each page, a number for each row and 16 more.
         last_open: Of the layout of master rows.
@@ -299,6 +301,7 @@ def pick(
                 continue
             entry = 0
             if is_shared:
+                store_shared(places.ctypes.data + 8 * seat, plan[i, NUMBER])
                 store_shared(beats.ctypes.data + 8 * seat, now_ns(clock))
                 entry = posted_slot(posted, tickets, plan[i, NUMBER])
             count, slot = 1, 0
@@ -312,7 +315,7 @@ def pick(
                 count = neighbours(plan, i, unused, posted, claimed, tickets, clock, is_done)
                 slot = first_slot + turn[0] % slots
                 if is_shared:
-                    wait_for_others(slot, count, held, wanted, beats, seat, clock)
+                    wait_for_others(slot, count, slots, held, wanted, beats, places, seat, clock)
                     for k in range(count):
                         store_shared(tickets.ctypes.data + 8 * (slot + k), 0)
                         held[slot + k] = plan[i + k, NUMBER]

@@ -14,9 +14,11 @@ from tidemill.join.output import OutputPlan
 from tidemill.join.parts.kernels import Bools, Int64s
 from tidemill.join.parts.keys import stream_keys
 from tidemill.join.parts.leaving import count_fates, pairs_per
+from tidemill.join.parts.leaving_kernels import PAIR_WORK_BYTES
 from tidemill.join.parts.picking import Picked, Picker, Waiting
 from tidemill.join.parts.regions import Regions
-from tidemill.join.parts.service import Service
+from tidemill.join.parts.service import Part, Service
+from tidemill.join.parts.side_by_side import SideBySide
 from tidemill.join.parts.tally import StepTally
 from tidemill.join.parts.waiting_room import REGION_BYTES, WaitingRoom
 from tidemill.join.protocol import SemiStreamJoin
@@ -88,6 +90,7 @@ class RegionJoin(SemiStreamJoin):
     def _clear_waiting(self) -> None:
         # Held by waiting
         self._room = self._no_waiting_rows()
+        self._beside = SideBySide(self.plan, self._layout, self._room.layout)
         self._given: dict[int, int] = {}
         # Held by the disk buffer
         self._services: deque[Service] = deque()
@@ -127,7 +130,7 @@ class RegionJoin(SemiStreamJoin):
         """Match what was read, read after read, until output is full or the pages of a step are used up."""
         pages = 0
         filled = np.zeros(2, dtype=np.int64)
-        leaving: list[tuple[Int64s, Int64s, Bools | None]] = []
+        leaving: list[Part] = []
         while self._read_ahead():
             service = self._services[0]
             if service.page is None:
@@ -160,23 +163,16 @@ class RegionJoin(SemiStreamJoin):
             self._put_out_served(leaving, self._staging, tally)
         self._output_bytes += int(filled[0])
 
-    def _stage(
-        self, service: Service, staging: UInt8s, filled: Int64s, tally: StepTally
-    ) -> tuple[Int64s, Int64s, Bools | None]:
-        """Slots, matches as they were staged and, where no master columns leave, whether there is one; settles who is finished."""
-        begin = service.next_row
-        rows, at = service.stage(
-            self._pairs_per,
-            self._layout,
-            staging,
-            len(self._staging),
-            filled,
-            self._room.sizes(service.slots) + self._layout.grows_bytes,
-        )
+    def _stage(self, service: Service, staging: UInt8s, filled: Int64s, tally: StepTally) -> Part:
+        """Rows with their matches as they were staged; settles who is finished."""
+        begin, before = service.next_row, int(filled[0])
+        sizes = self._room.sizes(service.slots) + self._layout.grows_bytes
+        rows, at = service.stage(self._pairs_per, self._layout, staging, len(self._staging), filled, sizes)
+        rows_bytes = int(filled[0]) - before - len(rows) * (int(sizes[0]) + PAIR_WORK_BYTES)
         matched = None if self._copies else (service.matches + service.given)[rows] > 0
         if service.is_last_piece:
             self._settle(service, slice(begin, service.next_row), tally)
-        return service.slots[rows], at, matched
+        return Part(service.slots[rows], at, matched, rows_bytes)
 
     def _end_piece(self, service: Service) -> None:
         if service.is_last_piece:
@@ -184,20 +180,25 @@ class RegionJoin(SemiStreamJoin):
         else:
             service.begin(self._master)
 
-    def _put_out_served(
-        self, leaving: list[tuple[Int64s, Int64s, Bools | None]], rows: UInt8s, tally: StepTally
-    ) -> None:
+    def _put_out_served(self, leaving: list[Part], rows: UInt8s, tally: StepTally) -> None:
         """Put together stream rows and the master rows that lie in `rows`."""
-        slots = np.concatenate([part[0] for part in leaving]) if leaving else _NOBODY
+        slots = np.concatenate([part.slots for part in leaving]) if leaving else _NOBODY
         if not len(slots):
             return
-        stream_rows = self._room.decode(slots, self._memory)  # rows of free slots stay until others come
+        # Rows of free slots stay until others come.
+        at = np.concatenate([part.at for part in leaving])
+        if self._beside.is_able:
+            places, rows_bytes = self._room.places(slots), sum(part.rows_bytes for part in leaving)
+            tally.outputs.append(
+                self._beside.of_rows(self._room.rows, places, rows, at, rows_bytes, self._memory)
+            )
+            return
+        stream_rows = self._room.decode(slots, self._memory)
         if self._copies:
-            at = np.concatenate([part[1] for part in leaving])
             master_rows = self._layout.decode(rows, at, self.plan.chosen_columns, self._memory)
             tally.outputs.append(self.plan.assemble(stream_rows, master_rows, at >= 0))
         else:
-            matched = np.concatenate([part[2] for part in leaving if part[2] is not None])
+            matched = np.concatenate([part.matched for part in leaving if part.matched is not None])
             tally.outputs.append(self.plan.assemble(stream_rows, None, matched))
 
     def _settle(self, service: Service, rows: slice, tally: StepTally) -> None:
@@ -218,14 +219,17 @@ class RegionJoin(SemiStreamJoin):
         reads = 1 + self.sizes.reads_ahead
         may_read = len(self._services) < reads and left_bytes >= self.sizes.disk_buffer_bytes // reads
         may_read |= not self._services
+        # After a read of whole pages the next one will most likely be such a read too.
+        follows_pick = bool(self._services) and isinstance(self._services[-1], Picked)
+        has_lane = sum(service.page is None for service in self._services) < LANES
+        if not may_read and not (follows_pick and has_lane):
+            return False
         regions = self._alone
-        is_sparse = self._regions.are_sparse_for(self._room.waiting_rows)
+        is_sparse = self._regions.are_sparse_for(
+            self._room.waiting_rows, int(np.count_nonzero(self._room.count))
+        )
         if self._picker.is_able and not len(self._alone) and not self._given and not is_sparse:
-            # After a read of whole pages the next one will most likely be such a read too.
-            follows_pick = bool(self._services) and isinstance(self._services[-1], Picked)
-            if left_bytes < self._picker.size_bytes or not (may_read or follows_pick):
-                return False
-            if sum(service.page is None for service in self._services) >= LANES:
+            if left_bytes < self._picker.size_bytes or not has_lane:
                 return False
             regions = self._choose(self._picker.most_regions, self._picker.most_rows)
             if not len(regions) or self._begin_picking(regions):
@@ -271,7 +275,7 @@ class RegionJoin(SemiStreamJoin):
             self._turn = (self._turn + 1) % 2
             oldest = (among + self._turn) // 2
             return np.sort(self._fitting(self._room.choose(oldest, among - oldest), most, most_rows))
-        if not self._services:
+        if not self._services or self._board.is_elsewhere(self._hand):
             self._hand = self._board.hand
         if among == most:  # single pages are read by each for itself
             self._board.want(self._room.count)

@@ -20,17 +20,17 @@ class Regions:
 
     def __init__(self, master: Master, pages: int) -> None:
         self._master = master
-        self._in_key_order = master.page_order == "key"
+        self.are_in_key_order = master.page_order == "key"
         numbers = np.arange(0, master.pages, pages, dtype=np.int64)
-        if self._in_key_order and len(numbers):
+        if self.are_in_key_order and len(numbers):
             # A page that goes on with the code before it does not begin a region: the next one that does not.
             begins = np.flatnonzero(~master.continues)
             numbers = np.unique(begins[np.minimum(np.searchsorted(begins, numbers), len(begins) - 1)])
         self.first_page = np.append(numbers, master.pages)
         # Whether each code lies in one page, so that as many pages as codes will do.
-        self._has_single_pages = not self._in_key_order or not bool(master.continues.any())
-        self._first_code = (
-            np.ascontiguousarray(master.first_codes[numbers]) if self._in_key_order else numbers
+        self._has_single_pages = not self.are_in_key_order or not bool(master.continues.any())
+        self.first_code = (
+            np.ascontiguousarray(master.first_codes[numbers]) if self.are_in_key_order else numbers
         )
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class Regions:
 
     @property
     def bytes_held(self) -> int:
-        return self.first_page.nbytes + self._first_code.nbytes
+        return self.first_page.nbytes + self.first_code.nbytes
 
     def pages_of(self, regions: Int64s) -> tuple[Int64s, Int64s]:
         """Numbers of all pages of some regions, and with which of them each region begins, and the end."""
@@ -50,9 +50,9 @@ class Regions:
         pages = self.first_page[regions + 1] - self.first_page[regions]
         return int(rows.sum()) * _SPARSE >= int(pages.sum())
 
-    def are_sparse_for(self, rows: int) -> bool:
-        """Whether so few rows wait in all that most regions have a single page to read, or none."""
-        return self._has_single_pages and rows * _SPARSE < self.first_page[-1]
+    def are_sparse_for(self, rows: int, regions: int) -> bool:
+        """Whether so few rows wait for so many regions that most of these have a single page to read."""
+        return self._has_single_pages and rows * _SPARSE * len(self) < regions * int(self.first_page[-1])
 
     def most_pages_for(self, regions: Int64s, rows: Int64s) -> Int64s:
         """Pages that must be read at most for each of some regions when so many rows wait for it."""
@@ -86,9 +86,9 @@ class Regions:
 
     def of(self, codes: Int64s) -> Int64s:
         """The region of each code, or -1 where the index knows that it does not exist."""
-        if self._in_key_order:
+        if self.are_in_key_order:
             found = np.empty_like(codes)
-            last_not_after(self._first_code, codes, found)
+            last_not_after(self.first_code, codes, found)
             return found
         page, count = self._master.locate(codes)
         return np.where(count > 0, np.searchsorted(self.first_page, page, side="right") - 1, -1)

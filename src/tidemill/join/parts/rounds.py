@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidemill.core.recycled import Recycled
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts import serve_kernels as kernels
 from tidemill.join.parts.hits import pairs_per
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.segment_read import SegmentRead
 from tidemill.join.parts.shared_rows import SharedRows, StreamCells
+from tidemill.join.parts.side_by_side import SideBySide
 from tidemill.master.protocol import RowsOfPages
 from tidemill.master.rows import RowLayout, UInt8s
 
@@ -25,10 +27,14 @@ class Rounds:
         stream: How stream rows lie.
         layout: Of master rows.
         staging_bytes: For copies of rows that leave; pairs take up to half as much.
+        beside: A faster way to the output.
     """
 
-    def __init__(self, plan: OutputPlan, stream: StreamCells, layout: RowLayout, staging_bytes: int) -> None:
+    def __init__(
+        self, plan: OutputPlan, stream: StreamCells, layout: RowLayout, staging_bytes: int, beside: SideBySide
+    ) -> None:
         self._plan, self._stream, self._layout = plan, stream, layout
+        self._beside = beside
         per_match, if_matched, if_not = pairs_per(plan)
         self._confirms = plan.stream_key.form.is_hashed
         self._is_one_each = self._confirms and not per_match
@@ -137,13 +143,18 @@ class Rounds:
         if cursor[kernels.RUN] == len(self.read.segments):
             self._rows = None
 
-    def output(self, shared: SharedRows) -> tuple[pa.RecordBatch | None, int, int]:
-        """What was staged, as a batch, and how many rows with and without a match finished."""
+    def output(self, shared: SharedRows, memory: Recycled) -> tuple[pa.RecordBatch | None, int, int]:
+        """What was staged, as a batch in this memory or Arrow's, and how many rows with and without a match finished."""
         pairs = int(self._cursor[kernels.PAIRS])
         matched, unmatched = int(self._cursor[kernels.MATCHED]), int(self._cursor[kernels.UNMATCHED])
         if not pairs:
             return None, matched, unmatched
         stream_at, master_at, cell = self._pairs[:, :pairs]
+        if self._beside.is_able and not self._confirms:
+            other_bytes = self._stream.layout.least_row_bytes + kernels.PAIR_BYTES
+            rows_bytes = int(self._cursor[kernels.OUTPUT_BYTES]) - pairs * other_bytes
+            rows = (self._staging, stream_at, self._staging, master_at)
+            return self._beside.of_rows(*rows, rows_bytes, memory), matched, unmatched
         stream_rows = self._stream.layout.decode(self._staging, stream_at)
         if self._confirms:
             kept, master_at, unmet = self._confirmed(stream_rows, master_at, cell, shared)

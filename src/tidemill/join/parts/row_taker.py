@@ -14,7 +14,7 @@ _SOURCE, _WIDTH, _TARGET = range(3)
 
 
 @njit(types.void(READ_FACTS, READ_INT64S), cache=True, nogil=True)
-def _take_fixed(columns: Int64s, rows: Int64s) -> None:
+def take_fixed(columns: Int64s, rows: Int64s) -> None:
     """Gather values of columns without NULLs; a line of `columns` has address, width and the address to fill."""
     for c in range(len(columns)):
         source, width, target = columns[c, _SOURCE], columns[c, _WIDTH], columns[c, _TARGET]
@@ -42,7 +42,7 @@ class RowTaker:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self._widths = [_fixed_width(field.type) for field in schema]
+        self._widths = [fixed_width(field.type) for field in schema]
 
     def take(self, batch: pa.RecordBatch, rows: Int64s) -> pa.RecordBatch:
         """Those rows, in that order, as often as they are named."""
@@ -58,14 +58,14 @@ class RowTaker:
             lines.append([source.address + column.offset * width, width, target.address])
             taken.append(pa.Array.from_buffers(column.type, len(rows), [None, target], 0))
         if lines:
-            _take_fixed(np.array(lines, dtype=np.int64), rows)
+            take_fixed(np.array(lines, dtype=np.int64), rows)
         return pa.RecordBatch.from_arrays(taken, schema=self.schema)
 
 
-def _fixed_width(kind: pa.DataType) -> int:
+def fixed_width(kind: pa.DataType) -> int:
     """Bytes of each value; 0 where they are not whole bytes, or lie in more than one buffer."""
     is_plain = pa.types.is_primitive(kind) and not pa.types.is_boolean(kind)
     return kind.bit_width // 8 if is_plain else 0
 
 
-__all__ = ["RowTaker"]
+__all__ = ["RowTaker", "fixed_width", "take_fixed"]

@@ -1,7 +1,7 @@
 """Some regions being read for the rows that wait for them."""
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,18 @@ from tidemill.master.rows import RowLayout, UInt8s
 
 _BEYOND = np.iinfo(np.int64).max  # any page
 _NONE = np.empty(0, dtype=np.int64)
+
+
+class Part(NamedTuple):
+    """Rows that leave."""
+
+    slots: Int64s
+    at: Int64s
+    """Places of their matches."""
+    matched: Bools | None
+    """Whether there is one, where no master columns leave."""
+    rows_bytes: int
+    """Of their matches, where stream rows are equally long."""
 
 
 class Service:
@@ -188,4 +200,4 @@ class Service:
         return pair_row[:pairs], pair_at[:pairs]
 
 
-__all__ = ["Service"]
+__all__ = ["Part", "Service"]

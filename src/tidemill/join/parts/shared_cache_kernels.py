@@ -10,8 +10,8 @@ import numpy as np
 from numba import njit, types
 
 from tidemill.join.parts.kernels import Bools, Int64s, UInt16s, UInt32s, home_slot
-from tidemill.join.parts.row_cache_kernels import MOST_BYTES_OF_A_KEY, MOST_ROWS_OF_A_KEY
-from tidemill.master.addresses import load_32, load_64, move_bytes, store_64
+from tidemill.join.parts.row_cache_kernels import AHEAD, ENTRY_WIDTH, MOST_BYTES_OF_A_KEY, MOST_ROWS_OF_A_KEY
+from tidemill.master.addresses import fetch, load_32, load_64, move_bytes, store_64
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s
 
 GROUP_BYTES = 16
@@ -26,7 +26,6 @@ _HITS = types.Array(types.uint16, 1, "C")
 _READ_BOOLS = types.Array(types.boolean, 1, "C", readonly=True)
 _READ_UINT32S = types.Array(types.uint32, 1, "C", readonly=True)
 _MOST_HITS = np.uint16(65535)
-_BLOCK = 256
 
 
 # An entry: place of the group in words of eight bytes plus one (32 bits), words that it takes (16), rows (16).
@@ -65,34 +64,40 @@ def probe(
     rows: Int64s,
     sizes: Int64s,
 ) -> None:
-    """Where the rows of each code begin, how many there are and bytes that they take: -1 rows for a miss."""
+    """Where the rows of each code begin, how many there are and bytes that they take: -1 rows for a miss.
+
+    Slots and hits are asked for some codes ahead, groups for half as many.
+    """
     capacity, base = table.shape[0], groups.ctypes.data
-    home = np.empty(_BLOCK, dtype=np.int64)
-    found = np.empty((_BLOCK, 2), dtype=np.int64)
-    for begin in range(0, len(codes), _BLOCK):
-        size = min(_BLOCK, len(codes) - begin)
-        for k in range(size):
-            slot = int(home_slot(codes[begin + k], capacity))
-            home[k] = slot
-            found[k, 0] = table[slot, 0]
-            found[k, 1] = table[slot, 1]
-        for k in range(size):
-            i = begin + k
-            slot, code, entry = int(home[k]), found[k, 0], found[k, 1]
-            at[i], rows[i], sizes[i] = -1, 0, 0
-            if not present[i]:
-                continue
-            if entry != 0 and code != codes[i]:
-                slot = _slot_of(table, codes[i])
-                entry = table[slot, 1]
-            rows[i] = -1
-            if entry != 0:
-                place = _place(entry)
-                if load_64(base + place) == codes[i]:
-                    rows[i] = entry & MOST_ROWS_OF_A_KEY
-                    sizes[i] = (((entry >> 16) & 0xFFFF) << 3) - GROUP_BYTES
-                    at[i] = place + GROUP_BYTES if rows[i] else -1
-                    hits[slot] += np.uint16(hits[slot] < _MOST_HITS)
+    slots, counts = table.ctypes.data, hits.ctypes.data
+    home = np.empty(AHEAD, dtype=np.int64)
+    for i in range(-AHEAD, len(codes)):
+        turn = i & (AHEAD - 1)
+        slot = int(home[turn]) if i >= 0 else 0
+        if i + AHEAD < len(codes):
+            home[turn] = home_slot(codes[i + AHEAD], capacity)
+            fetch(slots + ENTRY_WIDTH * home[turn])
+            fetch(counts + 2 * home[turn])
+        if -AHEAD // 2 <= i < len(codes) - AHEAD // 2:
+            soon = table[home[(i + AHEAD // 2) & (AHEAD - 1)], 1]
+            fetch(base + _place(soon))  # any place will do: that of a free slot lies just before the groups
+        if i < 0:
+            continue
+        at[i], rows[i], sizes[i] = -1, 0, 0
+        if not present[i]:
+            continue
+        entry = table[slot, 1]
+        if entry != 0 and table[slot, 0] != codes[i]:
+            slot = _slot_of(table, codes[i])
+            entry = table[slot, 1]
+        rows[i] = -1
+        if entry != 0:
+            place = _place(entry)
+            if load_64(base + place) == codes[i]:
+                rows[i] = entry & MOST_ROWS_OF_A_KEY
+                sizes[i] = (((entry >> 16) & 0xFFFF) << 3) - GROUP_BYTES
+                at[i] = place + GROUP_BYTES if rows[i] else -1
+                hits[slot] += np.uint16(hits[slot] < _MOST_HITS)
 
 
 @njit(types.int64(types.int64, types.int64, types.int64), cache=True, inline="always")

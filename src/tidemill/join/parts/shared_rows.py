@@ -218,7 +218,8 @@ class SharedRows:
         wanted = needed + max(wanted_bytes, aside * kept.ENTRY_BYTES, needed // _SLACK)
         in_use = max(self._least_waiting_bytes, self.waiting_bytes_held)
         border = min(wanted, len(self.memory) - in_use - self.stream.cell_bytes)
-        if border > self.border:
+        # All cells are looked at when it moves. While nearly all are taken, each key would move it by next to nothing.
+        if border > self.border and 4 * (border - self.border) >= wanted - self.border:
             self._put_border(border)
         if slots > capacity and needed + aside * kept.ENTRY_BYTES <= self.border:
             kept.widen_table(self.memory, self.state, slots)

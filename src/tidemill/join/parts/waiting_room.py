@@ -9,6 +9,7 @@ import pyarrow as pa
 from tidemill.core.errors import BudgetError
 from tidemill.core.recycled import Recycled
 from tidemill.core.units import format_bytes
+from tidemill.join.parts import sifting_kernels
 from tidemill.join.parts import waiting_kernels as kernels
 from tidemill.join.parts.kernels import Int32s, Int64s
 from tidemill.master.rows import RowLayout, UInt8s
@@ -89,6 +90,10 @@ class WaitingRoom:
         self.count = np.zeros(regions, dtype=np.int32)
         self.since = np.zeros(regions, dtype=np.int64)
         self._state = np.zeros(4, dtype=np.int64)
+        self._offsets = np.array([slot.offset for slot in layout.slots], dtype=np.int64)
+        self._template: UInt8s = np.zeros(self._stride, dtype=np.uint8)
+        for slot in layout.slots if self._stride else ():  # none is NULL
+            self._template[slot.validity_place] |= 1 << slot.validity_bit
 
     @property
     def waiting_rows(self) -> int:
@@ -172,6 +177,21 @@ class WaitingRoom:
             kernels.close_gaps(self.rows, self._at, self._state)
         room = (self.rows, self._code, self._next, self._free, self._at, self._head, self.count, self.since)
         kernels.push(*room, self._state, self._stride, self._code_at[1] == 1, codes, regions, rows, at)
+
+    def sift(
+        self, found: tuple[Int64s, Int64s, Int64s, Int64s], codes: Int64s, first_codes: Int64s, counters: Any,
+        often: int, sources: Int64s,
+    ) -> Int64s:  # fmt: skip
+        """Let rows wait that missed, out of columns of fixed width; what came of it is told as by `sift` itself."""
+        result = np.zeros(4, dtype=np.int64)
+        columns = sources.copy()
+        columns[:, 2] = self._offsets
+        sifting_kernels.sift(
+            *found, codes, first_codes, counters, often, columns, self._template,
+            self.rows, self._code, self._next, self._free, self._head, self.count, self.since, self._state,
+            self._code_at[1] == 1, result,
+        )  # fmt: skip
+        return result
 
     @property
     def next_slot(self) -> int:

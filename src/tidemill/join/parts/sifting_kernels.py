@@ -1,0 +1,203 @@
+"""One compiled call for rows that have met the hot ones: those that missed wait, the others close up to leave."""
+
+import numpy as np
+from numba import njit, types
+
+from tidemill.join.parts.kernels import Int32s, Int64s, UInt16s, mix
+from tidemill.join.parts.leaving_kernels import first_at_least, keep_known
+from tidemill.join.parts.waiting_kernels import CLOCK, ROWS
+from tidemill.master.addresses import fetch, move_4, move_8, move_bytes
+from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_FACTS, READ_INT64S, UInt8s
+
+UNTIL, MISSES, MET_AGAIN, KNOWN = range(4)
+"""Places in a result: rows that were looked at, of those the ones that wait, of those the ones met often, and the others."""
+_SOURCE, _WIDTH, _SLOT = range(3)
+_AHEAD = 8  # rows
+_LOW_HALF = np.uint64(0xFFFFFFFF)
+_INT32S = types.Array(types.int32, 1, "C")
+_READ_INT32S = types.Array(types.int32, 1, "C", readonly=True)
+_COUNTERS = types.Array(types.uint16, 2, "C")
+_MOST_COUNTED = 65_535
+
+
+@njit(types.int64(READ_INT64S, types.int64, _INT32S, INT64S), cache=True)
+def _find_misses(matches: Int64s, most: int, missing: Int32s, result: Int64s) -> int:
+    """How many rows missed, `most` at most, and which; the result says before which row they ended.
+
+    No branch: which row is a miss cannot be guessed.
+    """
+    count = 0
+    for i in range(len(matches)):
+        missing[count] = i
+        count += int(matches[i] < 0)
+    result[UNTIL] = len(matches)
+    if count > most:
+        result[UNTIL] = missing[most]
+        count = most
+    return count
+
+
+@njit(types.int64(READ_INT64S, READ_INT64S, INT64S, _INT32S, _INT32S, types.int64), cache=True)
+def _find_regions(
+    first_codes: Int64s, codes: Int64s, matches: Int64s, missing: Int32s, regions: Int32s, count: int
+) -> int:
+    """How many of the misses have a region; the index knows that the others do not exist."""
+    kept = 0
+    for k in range(count):
+        i = np.int64(missing[k])
+        code = codes[i]
+        at = first_at_least(first_codes, np.int64(0), np.int64(len(first_codes)), code)
+        region = np.int64(at if at < len(first_codes) and first_codes[at] == code else at - 1)
+        missing[kept], regions[kept] = i, region
+        kept += int(region >= 0)
+        if region < 0:
+            matches[i] = 0
+    return kept
+
+
+@njit(types.int64(_COUNTERS, READ_INT64S, _READ_INT32S, types.int64, types.int64), cache=True)
+def _count(counters: UInt16s, codes: Int64s, missing: Int32s, count: int, often: int) -> int:
+    """How many misses were met more than `often`, this time included; as `count_keys`."""
+    width = np.uint64(counters.shape[1])
+    base, line = counters.ctypes.data, 2 * counters.shape[1]
+    places = np.empty((_AHEAD, 2), dtype=np.int64)
+    met_again = 0
+    for k in range(count + _AHEAD):
+        turn = k & (_AHEAD - 1)
+        first, second = places[turn, 0], places[turn, 1]
+        if k < count:
+            h = mix(codes[missing[k]])
+            places[turn, 0] = np.int64(((h & _LOW_HALF) * width) >> np.uint64(32))
+            places[turn, 1] = np.int64(((h >> np.uint64(32)) * width) >> np.uint64(32))
+            fetch(base + 2 * places[turn, 0])
+            fetch(base + line + 2 * places[turn, 1])
+        if k < _AHEAD:
+            continue
+        estimate = min(int(min(counters[0, first], counters[1, second])) + 1, _MOST_COUNTED)
+        counters[0, first] = max(int(counters[0, first]), estimate)
+        counters[1, second] = max(int(counters[1, second]), estimate)
+        met_again += estimate > often
+    return met_again
+
+
+@njit(
+    types.void(
+        READ_FACTS, READ_BYTES, BYTES, INT64S, _INT32S, _READ_INT32S, _INT32S, _INT32S, INT64S, INT64S,
+        types.boolean, READ_INT64S, _READ_INT32S, _READ_INT32S, types.int64,
+    ),
+    cache=True,
+)  # fmt: skip
+def _let_wait(
+    columns: Int64s,
+    template: UInt8s,
+    arena: UInt8s,
+    slot_code: Int64s,
+    slot_next: Int32s,
+    free_slots: Int32s,
+    head: Int32s,
+    region_count: Int32s,
+    since: Int64s,
+    state: Int64s,
+    keeps_codes: bool,
+    codes: Int64s,
+    missing: Int32s,
+    regions: Int32s,
+    count: int,
+) -> None:
+    """Write the misses to free slots, each in front of the others of its region."""
+    target, blank, stride = arena.ctypes.data, template.ctypes.data, len(template)
+    top = len(free_slots) - 1 - state[ROWS]
+    for k in range(count):
+        if k + _AHEAD < count:  # written to soon, and rarely in a cache
+            fetch(target + int(free_slots[top - k - _AHEAD]) * stride)
+        slot, i, region = np.int64(free_slots[top - k]), np.int64(missing[k]), regions[k]
+        place = int(target + slot * stride)
+        move_bytes(place, blank, stride)
+        for c in range(len(columns)):
+            width = columns[c, _WIDTH]
+            source, to = columns[c, _SOURCE] + i * width, place + columns[c, _SLOT]
+            if width == 8:
+                move_8(to, source)
+            elif width == 4:
+                move_4(to, source)
+            else:
+                move_bytes(to, source, width)
+        if keeps_codes:
+            slot_code[slot] = codes[i]
+        slot_next[slot] = head[region]
+        head[region] = np.int32(slot)
+        if region_count[region] == 0:
+            since[region] = state[CLOCK]
+            state[CLOCK] += 1
+        region_count[region] += np.int32(1)
+    state[ROWS] += count
+
+
+@njit(
+    types.void(
+        INT64S, INT64S, INT64S, INT64S, READ_INT64S, READ_INT64S, _COUNTERS, types.int64, READ_FACTS, READ_BYTES,
+        BYTES, INT64S, _INT32S, _READ_INT32S, _INT32S, _INT32S, INT64S, INT64S, types.boolean, INT64S,
+    ),
+    cache=True, nogil=True,
+)  # fmt: skip
+def sift(
+    at: Int64s,
+    matches: Int64s,
+    sizes: Int64s,
+    known: Int64s,
+    codes: Int64s,
+    first_codes: Int64s,
+    counters: UInt16s,
+    often: int,
+    columns: Int64s,
+    template: UInt8s,
+    arena: UInt8s,
+    slot_code: Int64s,
+    slot_next: Int32s,
+    free_slots: Int32s,
+    head: Int32s,
+    region_count: Int32s,
+    since: Int64s,
+    state: Int64s,
+    keeps_codes: bool,
+    result: Int64s,
+) -> None:
+    """Count misses in the sketch and let them wait as far as there are slots; the others close up.
+
+    Args:
+        at: As a probe of hot rows gave it; changed, as are the next two.
+        matches: The same; negative for a miss.
+        sizes: The same.
+        known: Gets the numbers of rows that leave.
+        codes: Of the rows.
+        first_codes: Of each region of the disk, ascending.
+        counters: Of the sketch.
+        often: Misses met more than so often are counted.
+        columns: Of the stream, all of fixed width and without NULLs: address, width, slot in a row that waits.
+        template: A row that waits, without its values.
+        arena: This and the next ones are the waiting room's.
+        slot_code: The same.
+        slot_next: The same.
+        free_slots: The same.
+        head: The same.
+        region_count: The same.
+        since: The same.
+        state: The same.
+        keeps_codes: The same.
+        result: What came of it.
+    """
+    missing = np.empty(len(matches) + 1, dtype=np.int32)
+    regions = np.empty(len(matches) + 1, dtype=np.int32)
+    count = _find_misses(matches, len(free_slots) - state[ROWS], missing, result)
+    count = _find_regions(first_codes, codes, matches, missing, regions, count)
+    result[MET_AGAIN] = _count(counters, codes, missing, count, often)
+    _let_wait(
+        columns, template, arena, slot_code, slot_next, free_slots, head, region_count, since, state, keeps_codes,
+        codes, missing, regions, count,
+    )  # fmt: skip
+    result[MISSES] = count
+    until = result[UNTIL]
+    result[KNOWN] = keep_known(at[:until], matches[:until], sizes[:until], known)
+
+
+__all__ = ["KNOWN", "MET_AGAIN", "MISSES", "UNTIL", "sift"]
