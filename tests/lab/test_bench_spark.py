@@ -137,6 +137,8 @@ def test_warm_up_batches_do_not_count(data: SparkData) -> None:
     assert (found["batch_ms_p50"], found["add_batch_ms_p50"]) == (200, 100)
     assert found["rows_per_s"] == 5 * BATCH_ROWS
     assert rates(cell(data), batches[:2])["batch_ms_p50"] == 8000
+    only = rates(cell(data), batches[:1])
+    assert (only["warm_up_batches"], only["batches"]) == (0, 1), "of one that is slow, and warm already"
 
 
 def test_every_default_contender_has_its_cells_and_joins_one_for_each_share(data: SparkData) -> None:

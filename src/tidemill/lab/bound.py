@@ -13,12 +13,16 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidemill.core.recycled import Recycled
+from tidemill.join.output import OutputPlan
+from tidemill.join.parts.side_by_side import SideBySide
 from tidemill.lab.device import DeviceCurve
 from tidemill.lab.join_data import JoinData
 from tidemill.lab.rows import MASTER_NAMES, beside, gather
-from tidemill.lab.streams import stream_batches
+from tidemill.lab.streams import STREAM_SCHEMA, stream_batches
 from tidemill.master import MasterData
 from tidemill.master.batches import one_batch
+from tidemill.master.rows import RowLayout
 
 MOST_ROWS_IN_MEMORY = 10_000_000
 """Stream keys are drawn from these, with the skew of the cell; they take 2 GB in both forms."""
@@ -28,6 +32,7 @@ ASSEMBLED_ROWS = 400_000
 PIECES = (100_000, 10_000)
 """Rows assembled at a time: whole batches, or pieces whose output stays in a cache."""
 PASSES = 3
+_KEPT_BYTES = 128 * 2**20
 
 Assemble = Callable[[pa.RecordBatch, npt.NDArray[np.int64]], pa.RecordBatch]
 
@@ -40,7 +45,7 @@ class AssemblySpeed:
         self._rows = min(data.rows, MOST_ROWS_IN_MEMORY, fitting)
         self.ways: dict[str, Assemble] = {
             "arrow_take": _by_take(data.parquet, self._rows),
-            "row_decode": _by_rows(data.store, self._rows),
+            **_by_rows(data.store, self._rows),
         }
 
     def seconds_per_row(self, zipf: float, seed: int) -> float:
@@ -73,17 +78,28 @@ def _by_take(parquet: Path, rows: int) -> Assemble:
     return lambda stream, positions: gather(stream, master, positions)
 
 
-def _by_rows(store: Path, rows: int) -> Assemble:
-    """The same rows as the store has them."""
+def _by_rows(store: Path, rows: int) -> dict[str, Assemble]:
+    """The same rows as the store has them: made into columns, or put beside the stream in one call as `tide` does it."""
     with closing(MasterData.open(store)) as master:
         found = master.read_rows(0, int(master.locate(np.array([rows - 1]))[0][0]) + 1)
         layout, content = master.layout, found.buffer
+        plan = OutputPlan.of(
+            STREAM_SCHEMA, master.schema, stream_key="key", master_key="key", how="left", columns=MASTER_NAMES
+        )
     at = np.append(found.at[:rows], -1)  # so that position -1, the unknown key, names no row
+    longest_bytes = int(np.diff(found.at[:rows], append=len(content)).max())
+    side_by_side, memory = SideBySide(plan, layout, RowLayout.of(STREAM_SCHEMA)), Recycled(_KEPT_BYTES)
 
-    def assemble(stream: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    def decode(stream: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
         return beside(stream, layout.decode(content, at[positions], MASTER_NAMES).columns)
 
-    return assemble
+    def in_one_call(stream: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        sources = side_by_side.sources(stream)
+        assert sources is not None, "a stream of the benchmark has no NULLs"
+        numbers, rows_bytes = np.arange(len(positions)), len(positions) * longest_bytes
+        return side_by_side.of_batch(sources, numbers, content, at[positions], rows_bytes, memory)
+
+    return {"row_decode": decode, "one_call": in_one_call}
 
 
 ONE_READ_AFTER_THE_OTHER = ("hybrid", "moij", "ssij", "x_hybrid")

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemill.lab.rows import MASTER_NAMES, OUTPUT_SCHEMA, beside
+from tidemill.spark.collector import leave_alone_what_stays
 from tidemill.spark.memory_sample import note_baseline
 
 READY_ROWS = 100_000
@@ -33,6 +34,7 @@ def ceiling(stream: DataFrame, master_files: Path, folder: Path) -> DataFrame:
 @cache
 def _ready_rows(file: str, folder: str) -> pa.RecordBatch:
     """Master rows in memory, once a worker."""
+    leave_alone_what_stays()
     note_baseline(Path(folder))
     return next(pq.ParquetFile(file).iter_batches(READY_ROWS, columns=MASTER_NAMES))
 

@@ -22,6 +22,7 @@ class Watch:
         self._held_bytes = held_bytes
         self._files = files
         self._stopped = threading.Event()
+        self._sampling = threading.Lock()
         self._threads = [
             threading.Thread(target=self._repeat, args=(act, every_s), daemon=True)
             for act, every_s in ((self._sample, SAMPLE_EVERY_S), (self._drop, DROP_EVERY_S))
@@ -40,14 +41,17 @@ class Watch:
             thread.join()
 
     def restart(self) -> None:
-        self.peak_bytes = 0
+        """Forget what was before, a sample under way too: it may count what has just ended."""
+        with self._sampling:
+            self.peak_bytes = 0
 
     def _repeat(self, act: Callable[[], None], every_s: float) -> None:
         while not self._stopped.wait(every_s):
             act()
 
     def _sample(self) -> None:
-        self.peak_bytes = max(self.peak_bytes, self._held_bytes())
+        with self._sampling:
+            self.peak_bytes = max(self.peak_bytes, self._held_bytes())
 
     def _drop(self) -> None:
         for file in self._files():

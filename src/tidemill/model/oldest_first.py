@@ -11,6 +11,7 @@ from tidemill.model.popularity import Floats
 _BISECTIONS = 40
 _ROUNDS = 30
 _PRECISION = 1e-4
+_EQUAL = 1e-9
 _MOMENTS, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 _LONGEST_AGE_ROWS = 1e15
 
@@ -73,12 +74,14 @@ class OldestFirst:
         due = np.zeros_like(self.rates.pages)
         if self.rates.asked_share * _LONGEST_AGE_ROWS < self.rows_left:
             return _LONGEST_AGE_ROWS, due  # nobody asks
-        while self._waiting(high, due)[0] < self.rows_left and high < _LONGEST_AGE_ROWS:
+        # With many rows all ages between two phases leave as many: the least of them, whatever rounding makes of equals.
+        wanted = self.rows_left * (1 - _EQUAL)
+        while self._waiting(high, due)[0] < wanted and high < _LONGEST_AGE_ROWS:
             low, high = high, 2 * high
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
             left, due = self._waiting(middle, due)
-            low, high = (middle, high) if left < self.rows_left else (low, middle)
+            low, high = (middle, high) if left < wanted else (low, middle)
             if high - low < _PRECISION * high:
                 break
         return high, due

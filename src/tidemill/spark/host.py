@@ -15,6 +15,7 @@ from pyspark import TaskContext
 
 from tidemill.core.errors import InternalError
 from tidemill.join.drive import drive
+from tidemill.spark.collector import leave_alone_what_stays
 from tidemill.spark.failpoint import die_if_told
 from tidemill.spark.lookup import HostedLookup
 from tidemill.spark.metrics import LookupTotals, telling_row, with_metrics_column
@@ -137,6 +138,7 @@ def _open(hosted: HostedJoins) -> list[WorkerJoin]:
     die_if_told("after_claim")
     key = (hosted.token, versions)
     if key not in _open_joins:
+        leave_alone_what_stays()
         _open_joins.clear()  # a worker serves one version at a time: two would need two budgets
         _open_joins[key] = [
             WorkerJoin(lookup, version, hosted.workers, hosted.folder, owner=query_id or f"version {version}")

@@ -25,13 +25,17 @@ from tidemill.spark.lookup import HostedLookup
 from tidemill.spark.memory_sample import note_baseline
 from tidemill.spark.warm_start import HotCodes, hint_name, warm_up
 
-TRANSPORT_SHARE = 0.2
-"""Of a host's budget: batches on their way from and to the JVM, and what Arrow's allocator keeps of them."""
-HOT_SHARE = 0.55
+_TRANSPORT_SHARES = 0.1, 0.2
+"""Of a host's budget, at least and at most: batches on their way from and to the JVM, and what Arrow's allocator keeps of them."""
+_TRANSPORT_BYTES = 6_400_000
+"""That they take, however large the budget is."""
+HOT_SHARE = 0.6
 """Of what `tide` has for hot and waiting rows. Waiting rows are those of one batch, so the hot ones get more."""
 _READS_IN_FLIGHT = 4
-_BOARD_BYTES = 5 * 2**20
-"""Of each worker: what it has read stays there for about three milliseconds."""
+_BOARD_BYTES = 8 * 2**20
+"""Of each worker: what it has read stays there for some milliseconds, and longer reads are less work."""
+_LEAST_SLOTS = 8
+"""Of each worker, for regions that others may need."""
 _REGIONS_PER_READ = 4
 _LARGE_BYTES = 64 * 2**20
 """Of each worker: with so much, reads may be longer and more of them under way."""
@@ -71,7 +75,9 @@ class HostShares:
             output_bytes=min(sizes.output_bytes, _OUTPUT_BYTES),
         )
         both = sizes.total_bytes - slim.total_bytes + slim.hot_rows_bytes + slim.waiting_bytes
-        board = min(_BOARD_BYTES, both // 4) if workers > 1 else 0
+        board = min(_BOARD_BYTES, both // 2) if workers > 1 else 0
+        if board < _LEAST_SLOTS * slim.region_pages * master.longest_page_bytes:
+            board = 0  # reads of one or two regions each would cost more than they share
         waiting = min(int((both - board) * (1 - HOT_SHARE)), _MOST_WAITING_BYTES)
         hot = max(64, both - board - waiting)
         worker = replace(slim, hot_rows_bytes=64, waiting_bytes=both - board - hot)
@@ -80,7 +86,8 @@ class HostShares:
 
 def join_bytes(memory_bytes: int, workers: int) -> int:
     """What the join of one worker may reserve, its part of the hot rows among it."""
-    return int(memory_bytes / workers * (1 - TRANSPORT_SHARE))
+    least, most = (share * memory_bytes for share in _TRANSPORT_SHARES)
+    return int((memory_bytes - max(least, min(most, _TRANSPORT_BYTES))) / workers)
 
 
 def check_budget(master: MasterData, lookup: HostedLookup, workers: int) -> None:
@@ -94,7 +101,8 @@ def check_budget(master: MasterData, lookup: HostedLookup, workers: int) -> None
 
 def refused_for_host(refusal: BudgetError, name: str, memory_bytes: int, workers: int) -> BudgetError:
     """What the refusal of one worker's join means for the memory of the host."""
-    least = refusal.least_bytes * workers / (1 - TRANSPORT_SHARE)
+    needed, (least_share, most_share) = refusal.least_bytes * workers, _TRANSPORT_SHARES
+    least = max(needed / (1 - least_share), min(needed / (1 - most_share), needed + _TRANSPORT_BYTES))
     return BudgetError(
         f"{format_bytes(memory_bytes)} for {name} is too little for {workers} workers of a host",
         code="budget_too_small",
