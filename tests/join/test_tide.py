@@ -11,12 +11,14 @@ import pyarrow as pa
 import pytest
 from tests.join.streams import ROWS, batch, build, skewed, totals
 from tests.join.tides import MOST_STEPS, finished, least_bytes, repeated, tide
+from tests.laws.late_putter import LatePutter
 
 from tidemill.core.errors import StoreError
 from tidemill.core.memory import MemoryBudget
 from tidemill.join.catalog import make_join
 from tidemill.join.drive import drive
 from tidemill.join.output import How
+from tidemill.join.parts.putter import Putter
 from tidemill.join.parts.split import Split
 from tidemill.join.protocol import StepReport
 from tidemill.join.tide import TideJoin
@@ -61,23 +63,44 @@ def test_hot_rows_follow_a_stream_whose_taste_changes(master: MasterData):
         assert hits > 1500, f"keys from {first}"
 
 
-def test_hits_put_together_on_another_core_are_the_same_rows(
-    master: MasterData, monkeypatch: pytest.MonkeyPatch
-):
+def test_rows_put_together_on_another_core_are_the_same(master: MasterData, monkeypatch: pytest.MonkeyPatch):
     """Hot rows are read there while this thread probes the next rows, serves reads and admits others."""
     monkeypatch.setattr("tidemill.join.parts.aside._WORTH_ROWS", 1)
+    monkeypatch.setattr("tidemill.join.parts.region_join._ENOUGH_ROWS", 1)
     monkeypatch.setattr("tidemill.join.parts.probe_join._PIECE_ROWS", 90)
     chance, found = np.random.default_rng(5), []
-    popular, any_key = chance.integers(0, 50, 10_000), chance.integers(0, 20_000, 10_000)
-    keys = np.where(chance.random(10_000) < 0.5, popular, any_key)
-    for cores in ({0}, {0, 1}):
+    # Taste changes: hot rows go and others take their places.
+    popular = (np.arange(30_000) // 20 + chance.integers(0, 300, 30_000)) % 20_000
+    any_key = chance.integers(0, 20_000, 30_000)
+    keys = np.where(chance.random(30_000) < 0.7, popular, any_key)
+    for cores, putter in (({0}, Putter), ({0, 1}, Putter), ({0, 1}, LatePutter)):
         monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: cores)
-        join = tide(master, 300_000)
+        monkeypatch.setattr("tidemill.join.parts.region_join.Putter", putter)
+        join = tide(master, 600_000)
         reports = list(drive(join, [batch(keys)]))
-        assert (join._aside._pool is not None) is (len(cores) > 1)
+        if putter is Putter:
+            assert (join._putter._asked > 100) is (len(cores) > 1)
         assert any(report.hot_hits and report.disk_matches for report in reports), "no step did both"
         found.append(Counter(map(str, rows_of(reports))))
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
+
+
+def test_hot_rows_stay_where_they_are_until_rows_beside_them_have_left(
+    master: MasterData, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tidemill.join.parts.aside._WORTH_ROWS", 1)
+    monkeypatch.setattr("tidemill.join.parts.region_join.Putter", LatePutter)
+    join, keys = tide(master, 2_000_000), np.arange(300)
+    list(drive(join, [batch(np.repeat(keys[::7], 5)), batch(keys), batch(keys)]))
+    reports = []
+    for _ in range(2):
+        join.offer(batch(keys[::7]))
+        reports.append(join.step())
+        assert join._departures.hits_rows, "nobody is on the way out"
+        join._hot._state[3] = 1  # full: those met least go, and others close up
+    reports += drive(join, [])
+    assert all(row["name"] == f"name of {row['key']}" for row in rows_of(reports)), "rows of others"
+    assert len(rows_of(reports)) == 2 * len(keys[::7])
 
 
 @pytest.mark.parametrize("how", get_args(How))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.laws.late_putter import LatePutter
 
 from tidemill.join.catalog import JOINS
 from tidemill.master import MasterData
@@ -19,15 +20,18 @@ SHAPES: dict[str, list[int]] = {
 }
 
 
-# The default has most parts that can go wrong: it is tried on three times as many cases as any other.
-NAMES = [*sorted(JOINS), "tide", "tide"]
+# The default has most parts that can go wrong: it is tried on four times as many cases as any other.
+NAMES = [*sorted(JOINS), "tide", "tide", "tide"]
 
 
 @pytest.fixture(params=NAMES, ids=[name + "+" * NAMES[:at].count(name) for at, name in enumerate(NAMES)])
 def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A join of the catalog; the last of all hands even single rows over to another core."""
-    if request.param_index == len(NAMES) - 1:
+    """A join of the catalog; the last two hand even single rows over to another core, the very last to a slow one."""
+    if request.param_index >= len(NAMES) - 2:
         monkeypatch.setattr("tidemill.join.parts.aside._WORTH_ROWS", 1)
+        monkeypatch.setattr("tidemill.join.parts.region_join._ENOUGH_ROWS", 1)
+    if request.param_index == len(NAMES) - 1:
+        monkeypatch.setattr("tidemill.join.parts.region_join.Putter", LatePutter)
     return str(request.param)
 
 

@@ -1,11 +1,7 @@
 """TIDE: hot rows, rows that wait by place on disk, and reads that go where most of them wait."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 
 from tidemill.core.errors import StoreError
@@ -16,8 +12,8 @@ from tidemill.join.parts.aside import Aside
 from tidemill.join.parts.frequency import FrequencySketch
 from tidemill.join.parts.hot_cache import HotCache
 from tidemill.join.parts.kernels import Int64s
-from tidemill.join.parts.leaving import Leaving, count_fates
-from tidemill.join.parts.probe_join import MOST_PATIENCE, ProbeJoin
+from tidemill.join.parts.leaving import Leaving
+from tidemill.join.parts.probe_join import MOST_PATIENCE, Front, ProbeJoin
 from tidemill.join.parts.row_cache import RowCache
 from tidemill.join.parts.row_taker import RowTaker, fixed_width
 from tidemill.join.parts.service import Service
@@ -90,15 +86,19 @@ class TideJoin(ProbeJoin):
 
     def _clear(self) -> None:
         """Nothing has arrived, nothing waits."""
+        for departure in self._departures.all():
+            departure.put_out.result()
         # Held by arrivals
         equal_rows = all(fixed_width(field.type) for field in self.plan.stream_schema)
         self._arrivals = Arrivals(
             self.sizes.arrivals_bytes, self.plan.stream_row_bytes, equal_rows=equal_rows
         )
         self._rows_in = 0
+        self._front: Front | None = None
         self._leaving: Leaving | None = None
         self._given_of_first = 0
         self._has_put_out = False  # lest one that is restored again and again begins for ever
+        self._hits_given_bytes = 0
         self._probed_since = 0
         self._clear_waiting()
 
@@ -120,7 +120,7 @@ class TideJoin(ProbeJoin):
     @property
     def pending_rows(self) -> int:
         leaving = len(self._leaving.at) - self._leaving.next_row if self._leaving else 0
-        return self._arrivals.rows + leaving + self._room.waiting_rows
+        return self._arrivals.rows + leaving + self._departures.hits_rows + self._room.waiting_rows
 
     @property
     def hot_changes(self) -> int:
@@ -128,22 +128,15 @@ class TideJoin(ProbeJoin):
 
     def step(self) -> StepReport:
         tally = StepTally(rows_in=self._rows_in)
-        self._rows_in = self._output_bytes = 0
+        self._rows_in = self._output_bytes = self._hits_given_bytes = 0
         pages_before, bytes_before = self._master.pages_read, self._master.bytes_read
-        before = self._leaving
-        goes_on = before is None or self._may_go_on()
-        if goes_on:
-            with self._hits_put_out(before, tally):
-                # What was read is used up first: rows that it serves do not wait for rows that come later.
-                reads = self._is_serving or not self._probe(tally) or self._lacks_room()
-                if reads and self._room.waiting_rows:
-                    self._probed_since = 0
-                    self._serve(tally)
-        leaves_now = not goes_on or (before is None and not self._may_wait())
-        if self._leaving is not None and leaves_now:
-            with tally.timed("assemble"):
-                finished, outputs = self._leaving.put_out_beside(self._hits_bytes, self._aside)
-            self._settle_hits(self._leaving, finished, outputs, tally)
+        self._see_off(self._departures.done(), tally)
+        if self._leaving is not None:
+            self._let_leave(self._leaving, tally)
+        if self._leaving is not None or not self._work(tally):  # only another core has something to do
+            self._see_off(self._departures.first(), tally)
+        if not self._has_put_out:
+            self._see_off(self._departures.all(), tally)
         if self._lacks_room():
             self._read_ahead()
         tally.counts["pages_read"] = self._master.pages_read - pages_before
@@ -151,53 +144,33 @@ class TideJoin(ProbeJoin):
         self._freed.took(self._output_bytes)
         return tally.report(self._held_bytes())
 
-    def _may_go_on(self) -> bool:
-        """Whether more rows may be probed while hits are put together: hot rows stay where they are."""
-        return self._may_wait() and self._resize_to is None and not self._hot.is_full
+    def _work(self, tally: StepTally) -> bool:
+        """Serve rows that wait, or let arrivals meet hot rows, or both; False if there was nothing to do."""
+        # What was read is used up first: rows that it serves do not wait for rows that come later.
+        is_serving = self._is_serving
+        if is_serving:
+            self._serve_next(tally)
+            if not self._departures.slots:  # no other core is at work on them
+                return True
+        has_probed = self._probe(tally)
+        if not is_serving and self._room.waiting_rows and (not has_probed or self._lacks_room()):
+            self._serve_next(tally)
+            is_serving = True
+        if self._leaving is not None:
+            self._let_leave(self._leaving, tally)
+        return is_serving or has_probed
 
-    def _may_wait(self) -> bool:
-        """Whether hits are better put together beside the next rows, on another core; then all of them leave at once."""
-        hits = self._leaving
-        is_worth = hits is not None and self._aside.is_worth(len(hits.at)) and hits.fits(self._hits_bytes)
-        return is_worth and self._has_put_out and bool(self._arrivals.rows)
-
-    @contextmanager
-    def _hits_put_out(self, leaving: Leaving | None, tally: StepTally) -> Iterator[None]:
-        """Put hits together on another core while the body runs."""
-        if leaving is None:
-            yield
-            return
-        with self._aside.beside(partial(leaving.put_out, self._hits_bytes), rows=len(leaving.at)) as putting:
-            yield
-        (finished, output), seconds = putting.result()
-        tally.seconds["assemble"] += seconds
-        self._settle_hits(leaving, finished, [] if output is None else [output], tally)
-
-    @property
-    def _hits_bytes(self) -> int:
-        """Of the output reservation, for hits."""
-        return self.sizes.output_bytes - 2 * len(self._staging)
-
-    def _settle_hits(
-        self, leaving: Leaving, finished: slice, outputs: list[pa.RecordBatch], tally: StepTally
-    ) -> None:
-        self._has_put_out = True
-        tally.outputs.extend(outputs)
-        self._output_bytes += leaving.output_bytes
-        matched = int(np.count_nonzero(leaving.matches[finished] > 0))
-        count_fates(self.plan, matched, finished.stop - finished.start - matched, "hot_hits", tally)
-        if leaving.is_over and self._leaving is leaving:
-            self._leaving = None
-            self._arrivals.let_go()
-        elif leaving.is_over:  # while it left, another began to
-            self._arrivals.let_go(but_last=True)
+    def _serve_next(self, tally: StepTally) -> None:
+        self._probed_since = 0
+        self._see_off(self._departures.until_none_served(), tally)
+        self._serve(tally)
 
     # Waiting rows meet the disk (`parts/region_join.py`).
 
     def _is_room_enough(self) -> bool:
         if self._resize_to is not None:
             return self._may_resize(self._resize_to)
-        return bool(self._arrivals.rows) and self._has_room()
+        return bool(self._arrivals.rows) and self._has_room(sum(map(len, self._departures.slots)))
 
     def _keep(self, service: Service, start: Int64s, matches: Int64s) -> None:
         if not self._hot.is_full:
@@ -219,7 +192,8 @@ class TideJoin(ProbeJoin):
             "hot_share": self._split.share,
             **waiting_facts,
         }
-        leaving = self._leaving.stream_rows() if self._leaving else one_batch([], self.plan.stream_schema)
+        hits = [self._leaving.stream_rows()] if self._leaving else []
+        leaving = one_batch(hits + self._departures.hits(), self.plan.stream_schema)
         arrivals = one_batch(self._arrivals.batches(), self.plan.stream_schema)
         parts = {"arrivals": arrivals, "leaving": leaving, **waiting}
         return pack(facts, parts)

@@ -17,8 +17,10 @@ PAGES_OF_A_REGION = 16
 MOST_REGIONS_PER_READ = 12
 _READS_PER_STEP = 8
 _READS_AHEAD = 1
-_MOST_ARRIVALS_BYTES = 11 * 2**19
-_MOST_OUTPUT_BYTES = 12 * 2**19
+_LARGE_BYTES = 16 * 2**20
+"""Beyond which more is given to what passes through: longer pieces, several of them on their way at a time."""
+_MOST_ARRIVALS_BYTES = 15 * 2**19
+_MOST_OUTPUT_BYTES = 26 * 2**19
 _INDEX_BYTES_OF_A_REGION = REGION_BYTES + 16
 RESERVED = ("arrivals", "hot_rows", "sketch", "waiting", "disk_buffer", "index", "output")
 
@@ -153,11 +155,12 @@ class TideSizes:
         # A read costs as much work as two regions take to read: at small budgets fewer and larger ones are better.
         reads_ahead = _READS_AHEAD if spare > _READS_AHEAD * 32 * region_bytes else 1
         regions_per_read = max(1, min(most_regions_per_read, spare // (3 * (1 + reads_ahead) * region_bytes)))
+        beyond = max(0, spare - _LARGE_BYTES)
         parts = {
-            "arrivals_bytes": least["arrivals"] + min(spare // 16, _MOST_ARRIVALS_BYTES),
+            "arrivals_bytes": least["arrivals"] + min(spare // 16 + beyond // 12, _MOST_ARRIVALS_BYTES),
             "sketch_bytes": least["sketch"] + spare // 20,
             "disk_buffer_bytes": max(least["disk_buffer"], (1 + reads_ahead) * regions_per_read * region_bytes),
-            "output_bytes": least["output"] + min(spare // 8, _MOST_OUTPUT_BYTES),
+            "output_bytes": least["output"] + min(spare // 8 + beyond // 7, _MOST_OUTPUT_BYTES),
         }  # fmt: skip
         left = total_bytes - index - sum(parts.values())
         if left < least["hot_rows"] + least["waiting"]:  # regions that were asked for are too long

@@ -62,7 +62,7 @@ def _storer(bits: int) -> Callable[[int, int], None]:
     return cast("Callable[[int, int], None]", store)
 
 
-def _fetcher() -> Callable[[int], None]:
+def _fetcher(*, writes: bool) -> Callable[[int], None]:
     """An intrinsic that asks for the cache line at an address, without waiting for it; any address will do."""
 
     @intrinsic
@@ -71,7 +71,7 @@ def _fetcher() -> Callable[[int], None]:
             pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
             kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
             prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-            read, keep, data = (number(flag) for flag in (0, 3, 1))
+            read, keep, data = (number(flag) for flag in (int(writes), 3, 1))
             builder.call(prefetch, [builder.inttoptr(arguments[0], pointer), read, keep, data])
             return context.get_dummy_value()
 
@@ -114,7 +114,9 @@ def _shared_storer() -> Callable[[int, int], None]:
 move_32, move_16, move_8, move_4, move_2, move_1 = (_mover(size) for size in (32, 16, 8, 4, 2, 1))
 load_8, load_32, load_64 = (_loader(bits) for bits in (8, 32, 64))
 store_8, store_16, store_32, store_64 = (_storer(bits) for bits in (8, 16, 32, 64))
-fetch = _fetcher()
+fetch = _fetcher(writes=False)
+fetch_to_write = _fetcher(writes=True)
+"""Where another core may have read it: it need not be asked again when the line is written to."""
 load_shared, store_shared = _shared_loader(), _shared_storer()
 
 
@@ -157,6 +159,7 @@ def spill_bytes(to: int, come_from: int, size: int, readable_end: int) -> None:
 __all__ = [
     "SPILL_BYTES",
     "fetch",
+    "fetch_to_write",
     "load_8",
     "load_32",
     "load_64",

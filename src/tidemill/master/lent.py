@@ -91,16 +91,26 @@ def name_column(
     store_64(base + 8 * (_FIRST + _WORDS * (column + 1) + _NULLS), nulls)
 
 
-class _Loan:
+class Loan:
     """A block of memory of which a batch is made, until its mark is cleared."""
 
     def __init__(self, block: UInt8s, room: UInt8s) -> None:
-        self.block, self.room = block, room
+        self.block = block
+        self.room = room
+        """For a head and columns; it begins at a multiple of 4,096."""
         self.mark = room[:8].view(np.int64)
         self.mark[0] = 1
 
+    def batch(self, schema: pa.Schema) -> pa.RecordBatch:
+        """What was written to the room."""
+        importer: Any = pa.RecordBatch
+        place = self.room.ctypes.data + 8 * _FIRST
+        # Arrow gives back what it refuses.
+        batch: pa.RecordBatch = importer._import_from_c(place, schema)  # noqa: SLF001 -- the only door
+        return batch
 
-_loans: dict[Recycled, deque[_Loan]] = {}
+
+_loans: dict[Recycled, deque[Loan]] = {}
 """Out at Arrow's, by the memory they are of: they outlive whoever lent them."""
 _lock = threading.Lock()
 
@@ -116,27 +126,24 @@ def batch_of(
         fill: Writes a head and columns to it; it begins at a multiple of 4,096.
         schema: Of the batch.
     """
-    loan = _lent(memory, size_bytes)
+    loan = lend(memory, size_bytes)
     try:
         fill(loan.room)
     except BaseException:
         loan.mark[0] = 0
         raise
-    importer: Any = pa.RecordBatch
-    place = loan.room.ctypes.data + 8 * _FIRST
-    # Arrow gives back what it refuses.
-    batch: pa.RecordBatch = importer._import_from_c(place, schema)  # noqa: SLF001 -- the only door
-    return batch
+    return loan.batch(schema)
 
 
-def _lent(memory: Recycled, size_bytes: int) -> _Loan:
+def lend(memory: Recycled, size_bytes: int) -> Loan:
+    """Memory for a batch, after that of batches which are gone went back."""
     with _lock:
         # Others' in turn, a memory at a time: whoever lends no more is looked after by those that do.
         other = next(iter(_loans), memory)
         _take_back(other)
         if other is not memory:
             _take_back(memory)
-        loan = _Loan(*memory.lend(size_bytes))
+        loan = Loan(*memory.lend(size_bytes))
         _loans.setdefault(memory, deque()).append(loan)
     return loan
 
@@ -164,4 +171,4 @@ _keep_for_ever(_give_back)
 atexit.register(lambda: _keep_for_ever(*_loans.values()))
 
 
-__all__ = ["batch_of", "columns_of", "head_of", "name_column", "put_head"]
+__all__ = ["Loan", "batch_of", "columns_of", "head_of", "lend", "name_column", "put_head"]

@@ -24,16 +24,17 @@ class Arrivals:
 
     def __init__(self, limit_bytes: int, expected_row_bytes: int, *, equal_rows: bool = False) -> None:
         self.rows = 0
+        self.begun = 0
         self._limit_bytes = limit_bytes
         self._expected_row_bytes = expected_row_bytes
         self._equal_rows = equal_rows
         self._batches: deque[tuple[pa.RecordBatch, int]] = deque()
         self._batch_bytes = 0
-        self._taken_bytes = self._last_taken_bytes = 0
+        self._taken_bytes: deque[int] = deque()
 
     @property
     def bytes_held(self) -> int:
-        return self._taken_bytes + self._batch_bytes + self.rows * WORK_BYTES_PER_ROW
+        return sum(self._taken_bytes) + self._batch_bytes + self.rows * WORK_BYTES_PER_ROW
 
     def room(self, row_bytes: int | None = None) -> int:
         """Rows that may come; none until half of the space is free, lest batches crumble to a few rows."""
@@ -59,45 +60,61 @@ class Arrivals:
 
     def next_row_bytes(self) -> int:
         """Average size of the rows that come next."""
-        batch, batch_bytes = self._batches[0]
-        return -(-batch_bytes // batch.num_rows)
+        return -(-self._batches[0][1] // self.next_rows)
+
+    @property
+    def front(self) -> pa.RecordBatch:
+        """The oldest batch, of which the first `begun` rows were taken."""
+        return self._batches[0][0]
 
     def peek(self, most_rows: int) -> pa.RecordBatch:
         """The rows that `take` would give; they stay."""
-        return self._batches[0][0].slice(0, most_rows)
+        return self.front.slice(self.begun, most_rows)
 
     @property
     def next_rows(self) -> int:
         """Of the oldest batch, of which `take` gives some."""
-        return self._batches[0][0].num_rows if self._batches else 0
+        return self.front.num_rows - self.begun if self._batches else 0
 
     @property
     def most_rows(self) -> int:
         """That may be here at a time, if they are as long as expected."""
         return self._limit_bytes // (self._expected_row_bytes + WORK_BYTES_PER_ROW)
 
-    def take(self, most_rows: int, *, beside_last: bool = False) -> pa.RecordBatch:
+    def take(self, most_rows: int, *, beside_others: bool = False) -> pa.RecordBatch:
         """The oldest rows, from one batch; they count as held until `let_go`, those taken before only if so wanted."""
-        batch, taken_bytes = self._batches.popleft()
-        self._batch_bytes -= taken_bytes
-        if batch.num_rows > most_rows:
-            rest, rest_rows = batch.slice(most_rows), batch.num_rows - most_rows
-            rest_bytes = -(-taken_bytes * rest_rows // batch.num_rows) if self._equal_rows else rest.nbytes
-            batch = batch.slice(0, most_rows)
-            taken_bytes = taken_bytes - rest_bytes if self._equal_rows else batch.nbytes
-            self._batches.appendleft((rest, rest_bytes))
-            self._batch_bytes += rest_bytes
-        self.rows -= batch.num_rows
-        self._last_taken_bytes = taken_bytes + batch.num_rows * WORK_BYTES_PER_ROW
-        self._taken_bytes = self._last_taken_bytes + (self._taken_bytes if beside_last else 0)
+        batch = self.peek(most_rows)
+        self.pass_by(batch.num_rows, beside_others=beside_others)
         return batch
 
-    def let_go(self, *, but_last: bool = False) -> None:
-        """What was taken is finished or waits elsewhere, perhaps but for what was taken last."""
-        self._taken_bytes = self._last_taken_bytes if but_last else 0
+    def pass_by(self, rows: int, *, beside_others: bool = False) -> None:
+        """As `take`, where the caller has the front of which these rows are."""
+        batch, all_bytes = self._batches.popleft()
+        left_rows, begin = batch.num_rows - self.begun, self.begun
+        self.begun += rows
+        if self._equal_rows:
+            taken_bytes = all_bytes - -(-all_bytes * (left_rows - rows) // left_rows)
+            rest_bytes = all_bytes - taken_bytes
+        else:
+            taken_bytes, rest_bytes = batch.slice(begin, rows).nbytes, batch.slice(self.begun).nbytes
+        if rows < left_rows:
+            self._batches.appendleft((batch, rest_bytes))
+        else:
+            self.begun, rest_bytes = 0, 0
+        self._batch_bytes += rest_bytes - all_bytes
+        self.rows -= rows
+        if not beside_others:
+            self._taken_bytes.clear()
+        self._taken_bytes.append(taken_bytes + rows * WORK_BYTES_PER_ROW)
+
+    def let_go(self) -> None:
+        """What was taken first is finished or waits elsewhere."""
+        if self._taken_bytes:
+            self._taken_bytes.popleft()
 
     def batches(self) -> list[pa.RecordBatch]:
-        return [batch for batch, _ in self._batches]
+        batches = [batch for batch, _ in self._batches]
+        return [batches[0].slice(self.begun), *batches[1:]] if batches else []
 
 
 __all__ = ["WORK_BYTES_PER_ROW", "Arrivals"]

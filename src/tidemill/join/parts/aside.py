@@ -24,6 +24,10 @@ class Timed(Generic[Made]):
     def begin(self, pool: ThreadPoolExecutor) -> None:
         self._future = pool.submit(self._run)
 
+    @property
+    def is_done(self) -> bool:
+        return self._made is not None or (self._future is not None and self._future.done())
+
     def result(self) -> tuple[Made, float]:
         """Waits for it, or does it now if nobody else does."""
         if self._made is None:
@@ -46,6 +50,12 @@ class Aside:
     def is_worth(self, rows: int) -> bool:
         """Whether there is another core, and work on so many rows is worth handing over."""
         return self._has_core and rows >= _WORTH_ROWS
+
+    def begin(self, work: Callable[[], Made]) -> Timed[Made]:
+        """Work that is worth it; it is done after what was begun before."""
+        timed = Timed(work)
+        timed.begin(self._thread())
+        return timed
 
     @contextmanager
     def beside(self, work: Callable[[], Made], *, rows: int) -> Iterator[Timed[Made]]:

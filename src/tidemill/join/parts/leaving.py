@@ -10,6 +10,7 @@ from tidemill.join.output import OutputPlan
 from tidemill.join.parts import leaving_kernels as kernels
 from tidemill.join.parts.aside import Aside
 from tidemill.join.parts.kernels import Int64s
+from tidemill.join.parts.putter import Asked
 from tidemill.join.parts.tally import StepTally
 from tidemill.master.rows import RowLayout, UInt8s
 
@@ -31,6 +32,7 @@ class Leaving:
         memory_from: Where the memory of master columns comes from.
         put_together: A faster way to an output of stream rows at positions of `at` beside master rows at places, which
             take so many bytes.
+        ask: The same, on another core.
         skip: Matches of the first row that have left before.
     """
 
@@ -47,6 +49,7 @@ class Leaving:
         stream_sizes: Int64s,
         memory_from: Recycled,
         put_together: Callable[[Int64s, Int64s, int], pa.RecordBatch] | None = None,
+        ask: Callable[[Int64s, Int64s, int], Asked] | None = None,
         skip: int = 0,
     ) -> None:
         self.plan = plan
@@ -57,7 +60,7 @@ class Leaving:
         self._gather = gather
         self._stream_sizes = stream_sizes
         self._memory_from = memory_from
-        self._put_together = put_together
+        self._put_together, self._ask = put_together, ask
         # Without master columns nothing of a master row is looked at.
         self._shape = (layout.last_open_offset, layout.fixed_bytes) if plan.chosen_columns else (-1, 0)
         # Next row, which of its matches, pairs, bytes, where its next match lies.
@@ -84,16 +87,16 @@ class Leaving:
     def is_over(self) -> bool:
         return self.next_row == len(self.at)
 
-    def stream_rows(self) -> pa.RecordBatch:
-        """The rows that have not left in full."""
-        return self._gather(np.arange(self.next_row, len(self.at)))
+    def stream_rows(self, *, from_first: bool = False) -> pa.RecordBatch:
+        """The rows that have not left in full, or all."""
+        return self._gather(np.arange(0 if from_first else self.next_row, len(self.at)))
 
-    def fits(self, limit_bytes: int) -> bool:
-        """Whether the next batch of so many bytes is surely the last."""
-        if self._ends is None or not len(self._ends):
-            return self._ends is not None
-        done = int(self._ends[self.next_row - 1]) if self.next_row else 0
-        return int(self._ends[-1]) - done <= limit_bytes
+    @property
+    def whole_bytes(self) -> int | None:
+        """Of a batch of all rows, where each gives one pair at most; None where that is not so or some have left."""
+        if self._ends is None or self.next_row:
+            return None
+        return int(self._ends[-1]) if len(self._ends) else 0
 
     def put_out(self, limit_bytes: int) -> tuple[slice, pa.RecordBatch | None]:
         """The rows that are finished with the next batch, and that batch, if any row of it leaves."""
@@ -120,6 +123,19 @@ class Leaving:
         output = self._output(pair_row[:pairs], pair_at[:pairs]) if pairs else None
         self.output_bytes = int(self._cursor[kernels.USED_BYTES])
         return slice(before, self.next_row), output
+
+    def ask_for_all(self) -> Asked | None:
+        """All rows as one batch, put together on another core, where `whole_bytes` says how much that is."""
+        if self._ask is None:
+            return None
+        rows = np.arange(len(self.at))
+        if self.plan.how == "inner":
+            rows = rows[self.matches > 0]
+        if not len(rows):
+            return None
+        return self._ask(
+            rows, self.at if len(rows) == len(self.at) else self.at[rows], self._rows_bytes(rows)
+        )
 
     def _output_ends(self, sizes: Int64s, stream_sizes: Int64s) -> Int64s | None:
         """Bytes of output up to and with each row, when no row has more than one match; else None."""

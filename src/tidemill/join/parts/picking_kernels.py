@@ -99,8 +99,13 @@ def _first_at_least(words: npt.NDArray[np.uint64], head: int, room: int, rows: i
         first = np.float64(_code_of(words, head, room, 0))
         last = np.float64(_code_of(words, head, room, high - 1))
         if first < np.float64(code) < last:
-            guess = int((np.float64(code) - first) / (last - first) * np.float64(high - 1))
+            guess = int((np.float64(code) - first) / (last - first) * np.float64(high - 1) + 0.5)
             guess = min(max(guess, 0), high - 1)
+            # Numbered keys lie just there: a branch that is never guessed wrong.
+            if _code_of(words, head, room, guess) == code and (
+                guess == 0 or _code_of(words, head, room, guess - 1) < code
+            ):
+                return guess
             if _code_of(words, head, room, guess) < code:
                 low = guess + 1
                 if low + _NEAR < high and _code_of(words, head, room, low + _NEAR) >= code:

@@ -1,5 +1,7 @@
 """What `tide` does with arrivals: they meet hot rows, and leave or wait."""
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,12 +9,14 @@ import pyarrow as pa
 
 from tidemill.join.parts import sifting_kernels
 from tidemill.join.parts.arrivals import Arrivals
-from tidemill.join.parts.aside import Aside
+from tidemill.join.parts.aside import Aside, Timed
+from tidemill.join.parts.departures import Departure
 from tidemill.join.parts.frequency import FrequencySketch
-from tidemill.join.parts.kernels import Int64s
+from tidemill.join.parts.kernels import Bools, Int64s
 from tidemill.join.parts.keys import stream_keys
-from tidemill.join.parts.leaving import Leaving
-from tidemill.join.parts.leaving_kernels import keep_known
+from tidemill.join.parts.leaving import Leaving, count_fates
+from tidemill.join.parts.leaving_kernels import PAIR_WORK_BYTES, keep_known
+from tidemill.join.parts.putter import Asked
 from tidemill.join.parts.row_taker import RowTaker
 from tidemill.join.parts.split import OFTEN
 from tidemill.join.parts.split_join import SplitJoin
@@ -22,7 +26,25 @@ MOST_PATIENCE = 16
 """Times half the room's rows that may pass while rows wait. At Zipf 1.25, where one row in 16 misses, a room that must be served
 after half its rows is a quarter full, and four times as many bytes are read a row."""
 _PIECE_ROWS = 24_576  # probed together: their hot rows fit the second-level cache while columns are gathered
-_PIECES_OF_ARRIVALS = 3  # one leaves, one is probed, and one has come meanwhile
+_PIECES_OF_ARRIVALS = (
+    6  # two are put together, one is probed, and three come: a batch is taken when half is free
+)
+
+
+class Front:
+    """The oldest batch of arrivals as compiled calls see it: codes, where one is present, and where its columns lie."""
+
+    def __init__(self, batch: pa.RecordBatch, codes: Int64s, present: Bools, sources: Int64s | None) -> None:
+        self.batch, self.codes, self.present = batch, codes, present
+        self._sources = sources
+
+    def sources(self, begin: int) -> Int64s | None:
+        """As `SideBySide.sources`, from a row on."""
+        if self._sources is None:
+            return None
+        sources = self._sources.copy()
+        sources[:, 0] += begin * sources[:, 1]
+        return sources
 
 
 class Probed:
@@ -40,6 +62,9 @@ class Probed:
         self.known = np.empty_like(at)
         self.until = 0
         """Rows that are settled: they leave or wait."""
+        self.matched = self.matches_bytes = 0
+        self.most_matches: int | None = None
+        """Of those that leave: the rows with a match, bytes of all matches, and how many one row has at most, if known."""
 
     def close_up(self, until: int, known: int) -> None:
         self.until = until
@@ -57,10 +82,13 @@ class ProbeJoin(SplitJoin):
     _aside: Aside
     _sketch: FrequencySketch
     _taker: RowTaker
+    _front: Front | None
     _leaving: Leaving | None
     _miss_share: float
     _probed_since: int
     _given_of_first: int
+    _hits_given_bytes: int
+    _has_put_out: bool
 
     @property
     def _is_overdue(self) -> bool:
@@ -70,10 +98,10 @@ class ProbeJoin(SplitJoin):
 
     # Arrivals meet hot rows.
 
-    def _has_room(self) -> bool:
-        """Whether the misses of another piece could wait."""
+    def _has_room(self, more_rows: int = 0) -> bool:
+        """Whether the misses of another piece could wait, were there so many more free slots."""
         wanted = max(1, min(self._room.most_rows // 8, int(_PIECE_ROWS * self._miss_share)))
-        is_wide = self._room.free_rows >= wanted
+        is_wide = self._room.free_rows + more_rows >= wanted
         return is_wide and (self._room.can_resize or self._fitting_rows() > 0)
 
     def _lacks_room(self) -> bool:
@@ -104,33 +132,53 @@ class ProbeJoin(SplitJoin):
     def _probe(self, tally: StepTally) -> bool:
         """Let arrivals meet hot rows; False when there are none, or when their misses could not wait."""
         if self._resize_to is not None and self._may_resize(self._resize_to):
+            self._see_off(self._departures.all(), tally)
             self._resize(self._resize_to)
         if not self._arrivals.rows or self._resize_to is not None or not self._has_room() or self._is_overdue:
             return False
         if self._hot.is_full:
+            self._see_off(self._departures.all(), tally)  # hot rows move
             with tally.timed("renew"):
                 self._hot.renew()
         with tally.timed("probe"):
-            batch = self._arrivals.peek(self._fitting_rows())
-            codes, present = stream_keys(batch, self.plan.stream_key)
-            if not self._master.pages:
-                present = np.zeros_like(present)
-            probed = Probed(codes, *self._hot.probe(codes, present), sources=self._beside.sources(batch))
+            front, begin = self._look_at_front(), self._arrivals.begun
+            piece = slice(begin, begin + min(self._fitting_rows(), self._arrivals.next_rows))
+            codes, sources = front.codes[piece], front.sources(begin)
+            probed = Probed(codes, *self._hot.probe(codes, front.present[piece]), sources=sources)
         with tally.timed("wait"):
-            misses = self._sift(probed) if self._may_sift(probed) else self._part(batch, probed)
+            if self._may_sift(probed):
+                misses = self._sift(probed)
+            else:
+                misses = self._part(self._arrivals.peek(len(codes)), probed)
         if probed.until == 0:
             if not self._room.waiting_rows:
-                raise self._room.too_wide(batch.slice(0, 1), self.sizes.waiting_bytes)
+                raise self._room.too_wide(self._arrivals.peek(1), self.sizes.waiting_bytes)
             return False
-        batch = self._arrivals.take(probed.until, beside_last=self._leaving is not None)
+        self._arrivals.pass_by(probed.until, beside_others=self._departures.hits_rows > 0)
+        if not self._arrivals.begun:
+            self._front = None
         self._probed_since += probed.until
         self._split.period.rows += probed.until
         self._split.period.misses += misses
         tally.counts["waited_rows"] += misses
         self._miss_share = min(1.0, max(0.02, 0.9 * self._miss_share + 0.11 * misses / probed.until))
-        self._begin_leaving(batch, probed)
+        if not self._may_depart_at_once(probed):
+            self._begin_leaving(front.batch.slice(begin, probed.until), probed)
+        elif len(probed.known):
+            self._depart_at_once(front.batch, begin, probed)
+        else:
+            self._arrivals.let_go()
         self._look_at_split()
         return True
+
+    def _look_at_front(self) -> Front:
+        batch = self._arrivals.front
+        if self._front is None or self._front.batch is not batch:
+            codes, present = stream_keys(batch, self.plan.stream_key)
+            if not self._master.pages:
+                present = np.zeros_like(present)
+            self._front = Front(batch, codes, present, self._beside.sources(batch))
+        return self._front
 
     # Misses wait.
 
@@ -147,6 +195,7 @@ class ProbeJoin(SplitJoin):
             found, probed.codes, self._regions.first_code, self._sketch.counters, OFTEN, probed.sources
         )
         probed.close_up(int(result[sifting_kernels.UNTIL]), int(result[sifting_kernels.KNOWN]))
+        probed.matched, probed.most_matches, probed.matches_bytes = result[sifting_kernels.MATCHED :].tolist()
         misses = int(result[sifting_kernels.MISSES])
         self._count(misses, int(result[sifting_kernels.MET_AGAIN]))
         return misses
@@ -192,6 +241,40 @@ class ProbeJoin(SplitJoin):
 
     # The others leave.
 
+    def _may_depart_at_once(self, probed: "Probed") -> bool:
+        """Whether another core puts rows together, there is memory for all of them, and each gives one pair at most."""
+        if probed.most_matches is None or probed.most_matches > 1 or self.plan.stream_key.form.is_hashed:
+            return False
+        if self.plan.how not in ("inner", "left") or not self._has_put_out:
+            return False
+        left_bytes = self._hits_bytes - self._hits_given_bytes - self._departures.hits_bytes
+        return self._aside.is_worth(len(probed.known)) and self._output_bytes_of(probed) <= left_bytes
+
+    def _output_bytes_of(self, probed: "Probed") -> int:
+        each = self._room.layout.least_row_bytes + self._layout.grows_bytes + PAIR_WORK_BYTES
+        return probed.matches_bytes + len(probed.known) * each
+
+    def _depart_at_once(self, batch: pa.RecordBatch, begin: int, probed: "Probed") -> None:
+        """Let another core put hits together, without a look at each: of rows from `begin` on of a batch."""
+        assert probed.sources is not None
+        known, at = probed.known, probed.at
+        if self.plan.how == "inner" and probed.matched < len(known):
+            has_match = at >= 0
+            known, at = known[has_match], at[has_match]
+        put_out = self._beside.ask_batch(
+            self._putter, batch, probed.sources, known, self._hot.rows, at, probed.matches_bytes, self._hits_memory,
+            probed.matched,
+        )  # fmt: skip
+        all_known, until = probed.known, probed.until
+
+        def stream_rows() -> pa.RecordBatch:
+            return batch.slice(begin, until).take(all_known)
+
+        output_bytes = self._output_bytes_of(probed)
+        self._departures.add(
+            Departure(put_out, len(all_known), probed.matched, output_bytes, stream_rows=stream_rows)
+        )
+
     def _begin_leaving(self, batch: pa.RecordBatch, probed: "Probed") -> None:
         at, matches, sizes, known = probed.at, probed.matches, probed.sizes, probed.known
         if self.plan.stream_key.form.is_hashed:
@@ -212,12 +295,80 @@ class ProbeJoin(SplitJoin):
             hot, memory = self._hot.rows, self._hits_memory
             return self._beside.of_batch(sources, known[rows], hot, at, rows_bytes, memory)
 
+        def ask(rows: Int64s, at: Int64s, rows_bytes: int) -> Asked:
+            assert sources is not None
+            numbers = known if len(rows) == len(known) else known[rows]
+            hot, memory = self._hot.rows, self._hits_memory
+            return self._beside.ask_batch(self._putter, batch, sources, numbers, hot, at, rows_bytes, memory)
+
         self._leaving = Leaving(
             self.plan, self._layout, self._hot.rows, at, matches, sizes, gather,
             stream_sizes=self._stream_sizes(batch, known), memory_from=self._hits_memory,
-            put_together=None if sources is None else put_together, skip=self._given_of_first,
+            put_together=None if sources is None else put_together, ask=None if sources is None else ask,
+            skip=self._given_of_first,
         )  # fmt: skip
         self._given_of_first = 0
+
+    @property
+    def _hits_bytes(self) -> int:
+        """Of the output reservation, for hits."""
+        return self.sizes.output_bytes - 2 * len(self._staging)
+
+    def _let_leave(self, leaving: Leaving, tally: StepTally) -> None:
+        """Have another core put all hits together as soon as there is memory for them, or put out some now."""
+        output_bytes = leaving.whole_bytes
+        is_worth = output_bytes is not None and self._aside.is_worth(len(leaving.at))
+        if is_worth and output_bytes is not None and output_bytes <= self._hits_bytes:
+            if output_bytes <= self._hits_bytes - self._hits_given_bytes - self._departures.hits_bytes:
+                self._depart_hits(leaving, output_bytes)
+            return
+        with tally.timed("assemble"):
+            finished, outputs = leaving.put_out_beside(self._hits_bytes, self._aside)
+        tally.outputs.extend(outputs)
+        matched = int(np.count_nonzero(leaving.matches[finished]))
+        self._count_hits(matched, finished.stop - finished.start, leaving.output_bytes, tally)
+        if leaving.is_over:
+            self._leaving = None
+            self._arrivals.let_go()
+
+    def _depart_hits(self, leaving: Leaving, output_bytes: int) -> None:
+        put_out: Asked | Timed[pa.RecordBatch | None]
+        put_out = leaving.ask_for_all() or self._aside.begin(lambda: leaving.put_out(output_bytes)[1])
+        matched = int(np.count_nonzero(leaving.matches))
+        self._departures.add(
+            Departure(
+                put_out,
+                len(leaving.at),
+                matched,
+                output_bytes,
+                stream_rows=partial(leaving.stream_rows, from_first=True),
+            )
+        )
+        self._leaving = None
+
+    def _see_off(self, departures: Iterator[Departure], tally: StepTally) -> None:
+        """Wait for departures, give their output and settle their rows."""
+        for departure in departures:
+            output, seconds = departure.put_out.result()
+            tally.seconds["assemble"] += seconds
+            if output is not None:
+                tally.outputs.append(output)
+            if departure.slots is None:
+                self._count_hits(departure.matched, departure.rows, departure.output_bytes, tally)
+                self._arrivals.let_go()
+            else:
+                self._output_bytes += departure.output_bytes
+                count_fates(
+                    self.plan, departure.matched, departure.rows - departure.matched, "disk_matches", tally
+                )
+                self._room.release(departure.slots)
+                self._has_put_out = True
+
+    def _count_hits(self, matched: int, rows: int, output_bytes: int, tally: StepTally) -> None:
+        self._has_put_out = True
+        self._output_bytes += output_bytes
+        self._hits_given_bytes += output_bytes
+        count_fates(self.plan, matched, rows - matched, "hot_hits", tally)
 
     def _stream_sizes(self, batch: pa.RecordBatch, rows: Int64s) -> Int64s:
         """Bytes of some rows of a batch; one number when all are equally long."""
@@ -227,4 +378,4 @@ class ProbeJoin(SplitJoin):
         return np.diff(layout.encode(batch.take(rows))[1])
 
 
-__all__ = ["MOST_PATIENCE", "ProbeJoin"]
+__all__ = ["MOST_PATIENCE", "Front", "ProbeJoin"]

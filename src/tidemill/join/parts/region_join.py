@@ -11,11 +11,14 @@ from tidemill.core.freed import Freed
 from tidemill.core.memory import MemoryBudget
 from tidemill.core.recycled import Recycled
 from tidemill.join.output import OutputPlan
+from tidemill.join.parts.aside import Aside
+from tidemill.join.parts.departures import Departure, Departures
 from tidemill.join.parts.kernels import Bools, Int64s
 from tidemill.join.parts.keys import stream_keys
 from tidemill.join.parts.leaving import count_fates, pairs_per
 from tidemill.join.parts.leaving_kernels import PAIR_WORK_BYTES
 from tidemill.join.parts.picking import Picked, Picker, Waiting
+from tidemill.join.parts.putter import Putter
 from tidemill.join.parts.regions import Regions
 from tidemill.join.parts.service import Part, Service
 from tidemill.join.parts.side_by_side import SideBySide
@@ -47,6 +50,8 @@ class RegionJoin(SemiStreamJoin):
     rows are copied to a staging area, and become columns together when that is full or the step ends.
     """
 
+    _aside: Aside
+
     def __init__(
         self,
         master: Master,
@@ -74,6 +79,9 @@ class RegionJoin(SemiStreamJoin):
         self._freed = Freed(sizes.total_bytes // 2)
         self._board = board
         self._hand = 0
+        self._putter = Putter()
+        # Held by output
+        self._departures = Departures()
         self._picker = Picker(
             master,
             sizes.disk_buffer_bytes // _PICKS,
@@ -128,7 +136,7 @@ class RegionJoin(SemiStreamJoin):
 
     def _serve(self, tally: StepTally) -> None:
         """Match what was read, read after read, until output is full or the pages of a step are used up."""
-        pages = 0
+        pages = departing_bytes = 0
         filled = np.zeros(2, dtype=np.int64)
         leaving: list[Part] = []
         while self._read_ahead():
@@ -146,14 +154,20 @@ class RegionJoin(SemiStreamJoin):
                     self._meet(service, start, matches)
             with tally.timed("stage"):
                 leaves_alone = len(service.slots) - service.next_row >= _ENOUGH_ROWS
-                part = self._stage(service, _NO_STAGING if leaves_alone else self._staging, filled, tally)
-            if leaves_alone:
-                with tally.timed("assemble"):
-                    self._put_out_served(
-                        [part], service.page.buffer if service.page else self._staging, tally
-                    )
+                begin = service.next_row
+                part = self._stage(service, _NO_STAGING if leaves_alone else self._staging, filled)
+            finished = slice(begin, service.next_row)
+            if leaves_alone and self._may_depart(service, part):
+                departing_bytes += self._depart_served(service, part, finished)
             else:
-                leaving.append(part)
+                if service.is_last_piece:
+                    self._settle_served(service, finished, tally)
+                if leaves_alone:
+                    rows = service.page.buffer if service.page else self._staging
+                    with tally.timed("assemble"):
+                        self._put_out_served([part], rows, tally)
+                else:
+                    leaving.append(part)
             if not service.is_piece_over:
                 break
             self._end_piece(service)
@@ -161,17 +175,16 @@ class RegionJoin(SemiStreamJoin):
                 break
         with tally.timed("assemble"):
             self._put_out_served(leaving, self._staging, tally)
-        self._output_bytes += int(filled[0])
+        self._output_bytes += int(filled[0]) - departing_bytes
 
-    def _stage(self, service: Service, staging: UInt8s, filled: Int64s, tally: StepTally) -> Part:
-        """Rows with their matches as they were staged; settles who is finished."""
-        begin, before = service.next_row, int(filled[0])
+    def _stage(self, service: Service, staging: UInt8s, filled: Int64s) -> Part:
+        """Rows with their matches as they were staged."""
+        before = int(filled[0])
         sizes = self._room.sizes(service.slots) + self._layout.grows_bytes
+        self._waiting_row_bytes = int(sizes[0]) if len(sizes) else 0
         rows, at = service.stage(self._pairs_per, self._layout, staging, len(self._staging), filled, sizes)
-        rows_bytes = int(filled[0]) - before - len(rows) * (int(sizes[0]) + PAIR_WORK_BYTES)
+        rows_bytes = int(filled[0]) - before - len(rows) * (self._waiting_row_bytes + PAIR_WORK_BYTES)
         matched = None if self._copies else (service.matches + service.given)[rows] > 0
-        if service.is_last_piece:
-            self._settle(service, slice(begin, service.next_row), tally)
         return Part(service.slots[rows], at, matched, rows_bytes)
 
     def _end_piece(self, service: Service) -> None:
@@ -179,6 +192,30 @@ class RegionJoin(SemiStreamJoin):
             self._services.popleft()
         else:
             service.begin(self._master)
+
+    def _may_depart(self, service: Service, part: Part) -> bool:
+        """Whether rows served are better put together on another core."""
+        is_worth = bool(service.page) and self._beside.is_able and self._aside.is_worth(len(part.slots))
+        return is_worth and service.is_one_each
+
+    def _depart_served(self, service: Service, part: Part, finished: slice) -> int:
+        """Bytes of rows that another core puts together; their slots and what was read for them stay until then."""
+        output_bytes = part.rows_bytes + len(part.slots) * (self._waiting_row_bytes + PAIR_WORK_BYTES)
+        places, slots = self._room.places(part.slots), service.slots[finished]
+        put_out = self._beside.ask_rows(
+            self._putter, self._room.rows, places, service.page.buffer, part.at, part.rows_bytes, self._memory
+        )
+        self._departures.add(
+            Departure(
+                put_out,
+                rows=len(slots),
+                matched=int(np.count_nonzero(service.matches[finished])),
+                output_bytes=output_bytes,
+                slots=slots,
+                service=service,
+            )
+        )
+        return output_bytes
 
     def _put_out_served(self, leaving: list[Part], rows: UInt8s, tally: StepTally) -> None:
         """Put together stream rows and the master rows that lie in `rows`."""
@@ -201,7 +238,7 @@ class RegionJoin(SemiStreamJoin):
             matched = np.concatenate([part.matched for part in leaving if part.matched is not None])
             tally.outputs.append(self.plan.assemble(stream_rows, None, matched))
 
-    def _settle(self, service: Service, rows: slice, tally: StepTally) -> None:
+    def _settle_served(self, service: Service, rows: slice, tally: StepTally) -> None:
         matched = int(np.count_nonzero(service.matches[rows] + service.given[rows]))
         count_fates(self.plan, matched, rows.stop - rows.start - matched, "disk_matches", tally)
         self._room.release(service.slots[rows])
@@ -214,11 +251,10 @@ class RegionJoin(SemiStreamJoin):
 
     def _begin_next(self) -> bool:
         """Begin a read; False when nobody waits, or when what was read must be used up first."""
-        held_bytes = sum(service.buffer_bytes(self._master) for service in self._services)
-        left_bytes = self.sizes.disk_buffer_bytes - held_bytes
+        left_bytes = self.sizes.disk_buffer_bytes - self._buffers_bytes()
         reads = 1 + self.sizes.reads_ahead
         may_read = len(self._services) < reads and left_bytes >= self.sizes.disk_buffer_bytes // reads
-        may_read |= not self._services
+        may_read |= not self._services and not self._departures.services
         # After a read of whole pages the next one will most likely be such a read too.
         follows_pick = bool(self._services) and isinstance(self._services[-1], Picked)
         has_lane = sum(service.page is None for service in self._services) < LANES
@@ -244,6 +280,11 @@ class RegionJoin(SemiStreamJoin):
         if len(regions):
             self._begin_service(regions)
         return len(regions) > 0
+
+    def _buffers_bytes(self) -> int:
+        """Held by what was read or is being read."""
+        held = {id(service): service for service in (*self._services, *self._departures.services)}
+        return sum(service.buffer_bytes(self._master) for service in held.values())
 
     def _begin_picking(self, regions: Int64s) -> bool:
         """Begin a read that keeps only what is waited for; False where that cannot be done or is not worth it."""
@@ -339,6 +380,8 @@ class RegionJoin(SemiStreamJoin):
         slots = [self._room.waiting_slots(), *(service.slots[service.rows_left] for service in short)]
         given = [np.array([self._given.get(slot, 0) for slot in slots[0].tolist()], dtype=np.int64)]
         given += [(service.given + service.given_now())[service.rows_left] for service in short]
+        slots += self._departures.slots
+        given += map(np.zeros_like, self._departures.slots)
         of_long = [service.slots[service.rows_left] for service in long]
         parts = {
             "long": self._room.decode(np.concatenate([_NOBODY, *of_long])),
@@ -382,13 +425,12 @@ class RegionJoin(SemiStreamJoin):
 
     def _disk_bytes(self) -> dict[str, int]:
         """Bytes in use, by reservation."""
-        in_flight = sum(service.buffer_bytes(self._master) for service in self._services)
         regions = self._regions.bytes_held + len(self._regions) * REGION_BYTES
         return {
             "waiting": self._room.bytes_held,
-            "disk_buffer": in_flight,
+            "disk_buffer": self._buffers_bytes(),
             "index": self._master.index_bytes + regions,
-            "output": self._output_bytes + len(self._staging),
+            "output": self._output_bytes + self._departures.output_bytes + len(self._staging),
         }
 
 

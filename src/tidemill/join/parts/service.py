@@ -157,6 +157,11 @@ class Service:
         complete: Bools = (matches > 0) & begins & ends
         return complete
 
+    @property
+    def is_one_each(self) -> bool:
+        """Whether each row has one match at most, and all it has here."""
+        return not self.is_long and not self.given.any() and int(self.matches.max(initial=0)) <= 1
+
     def meet(self, start: Int64s, matches: Int64s) -> None:
         """Note the matches of this piece, less those that have left."""
         if self._passed.any():

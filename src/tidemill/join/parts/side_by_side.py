@@ -6,9 +6,11 @@ import pyarrow as pa
 from tidemill.core.recycled import Recycled
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.kernels import Int64s
+from tidemill.join.parts.putter import Asked, Putter
+from tidemill.join.parts.putter_kernels import ask_batch, ask_rows
 from tidemill.join.parts.row_taker import fixed_width
 from tidemill.join.parts.side_by_side_kernels import put_beside_batch, put_beside_rows
-from tidemill.master.lent import batch_of, head_of
+from tidemill.master.lent import batch_of, head_of, lend
 from tidemill.master.row_kernels import CACHE_LINE_BYTES
 from tidemill.master.rows import RowLayout, UInt8s
 
@@ -69,6 +71,24 @@ class SideBySide:
             self._schema,
         )
 
+    def ask_batch(
+        self, putter: Putter, batch: pa.RecordBatch, sources: Int64s, numbers: Int64s, rows: UInt8s, at: Int64s,
+        rows_bytes: int, memory: Recycled, matched: int | None = None,
+    ) -> Asked:  # fmt: skip
+        """As `of_batch`, on another core; the stream's batch is kept until it is done. `matched` saves it counting."""
+        loan = lend(memory, self._size_bytes(at, rows_bytes, matched))
+        arguments = (self._head, sources, numbers, rows, at, self._master.facts)
+        return putter.ask(ask_batch, arguments, loan, self._schema, (batch, self))
+
+    def ask_rows(
+        self, putter: Putter, stream_rows: UInt8s, stream_at: Int64s, rows: UInt8s, at: Int64s, rows_bytes: int,
+        memory: Recycled,
+    ) -> Asked:  # fmt: skip
+        """As `of_rows`, on another core."""
+        loan = lend(memory, self._size_bytes(at, rows_bytes))
+        arguments = (self._head, stream_rows, stream_at, self._stream.facts, rows, at, self._master.facts)
+        return putter.ask(ask_rows, arguments, loan, self._schema, (self,))
+
     def of_rows(
         self,
         stream_rows: UInt8s,
@@ -87,9 +107,9 @@ class SideBySide:
             self._schema,
         )
 
-    def _size_bytes(self, at: Int64s, rows_bytes: int) -> int:
+    def _size_bytes(self, at: Int64s, rows_bytes: int, matched: int | None = None) -> int:
         """Memory for a batch of these rows at most."""
-        matched = int(np.count_nonzero(at >= 0))
+        matched = int(np.count_nonzero(at >= 0)) if matched is None else matched
         values = rows_bytes - matched * self._fixed_bytes + len(at) * self._longest_bytes
         bitmaps = (3 + len(self._schema)) * (len(at) // 8)
         columns = self._stream.most_bytes(len(at)) + self._master.most_bytes(len(at))

@@ -6,11 +6,13 @@ from numba import njit, types
 from tidemill.join.parts.kernels import Int32s, Int64s, UInt16s, mix
 from tidemill.join.parts.leaving_kernels import first_at_least, keep_known
 from tidemill.join.parts.waiting_kernels import CLOCK, ROWS
-from tidemill.master.addresses import fetch, move_4, move_8, move_bytes
+from tidemill.master.addresses import fetch, fetch_to_write, move_4, move_8, move_bytes
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_FACTS, READ_INT64S, UInt8s
 
-UNTIL, MISSES, MET_AGAIN, KNOWN = range(4)
-"""Places in a result: rows that were looked at, of those the ones that wait, of those the ones met often, and the others."""
+UNTIL, MISSES, MET_AGAIN, KNOWN, MATCHED, MOST_MATCHES, MATCHES_BYTES = range(7)
+"""Places in a result: rows that were looked at, of those the ones that wait, of those the ones met often, and the others.
+
+Of the latter how many have a match, how many one of them has at most, and the bytes of all matches."""
 _SOURCE, _WIDTH, _SLOT = range(3)
 _AHEAD = 8  # rows
 _LOW_HALF = np.uint64(0xFFFFFFFF)
@@ -106,10 +108,13 @@ def _let_wait(
 ) -> None:
     """Write the misses to free slots, each in front of the others of its region."""
     target, blank, stride = arena.ctypes.data, template.ctypes.data, len(template)
+    links = slot_next.ctypes.data
     top = len(free_slots) - 1 - state[ROWS]
     for k in range(count):
         if k + _AHEAD < count:  # written to soon, and rarely in a cache
-            fetch(target + int(free_slots[top - k - _AHEAD]) * stride)
+            ahead = int(free_slots[top - k - _AHEAD])
+            fetch_to_write(target + ahead * stride)
+            fetch_to_write(links + 4 * ahead)
         slot, i, region = np.int64(free_slots[top - k]), np.int64(missing[k]), regions[k]
         place = int(target + slot * stride)
         move_bytes(place, blank, stride)
@@ -197,7 +202,12 @@ def sift(
     )  # fmt: skip
     result[MISSES] = count
     until = result[UNTIL]
-    result[KNOWN] = keep_known(at[:until], matches[:until], sizes[:until], known)
+    count = keep_known(at[:until], matches[:until], sizes[:until], known)
+    result[KNOWN] = count
+    for i in range(count):
+        result[MATCHED] += matches[i] > 0
+        result[MOST_MATCHES] = max(result[MOST_MATCHES], matches[i])
+        result[MATCHES_BYTES] += sizes[i]
 
 
-__all__ = ["KNOWN", "MET_AGAIN", "MISSES", "UNTIL", "sift"]
+__all__ = ["KNOWN", "MATCHED", "MATCHES_BYTES", "MET_AGAIN", "MISSES", "MOST_MATCHES", "UNTIL", "sift"]

@@ -183,7 +183,7 @@ class WaitingRoom:
         often: int, sources: Int64s,
     ) -> Int64s:  # fmt: skip
         """Let rows wait that missed, out of columns of fixed width; what came of it is told as by `sift` itself."""
-        result = np.zeros(4, dtype=np.int64)
+        result = np.zeros(7, dtype=np.int64)
         columns = sources.copy()
         columns[:, 2] = self._offsets
         sifting_kernels.sift(
