@@ -131,9 +131,9 @@ class TideJoin(ProbeJoin):
         self._rows_in = self._output_bytes = self._hits_given_bytes = 0
         pages_before, bytes_before = self._master.pages_read, self._master.bytes_read
         self._see_off(self._departures.done(), tally)
-        if self._leaving is not None:
-            self._let_leave(self._leaving, tally)
-        if self._leaving is not None or not self._work(tally):  # only another core has something to do
+        has_left = self._leaving is not None and self._let_leave(self._leaving, tally)
+        if not has_left and (self._leaving is not None or not self._work(tally)):
+            # Only another core has something to do.
             self._see_off(self._departures.first(), tally)
         if not self._has_put_out:
             self._see_off(self._departures.all(), tally)
@@ -153,7 +153,10 @@ class TideJoin(ProbeJoin):
             if not self._departures.slots:  # no other core is at work on them
                 return True
         has_probed = self._probe(tally)
-        if not is_serving and self._room.waiting_rows and (not has_probed or self._lacks_room()):
+        # Arrivals may be lacking only because those on their way out take their place.
+        may_serve = bool(self._arrivals.rows) or has_probed or not self._departures.hits_rows
+        wants_room = not has_probed or self._lacks_room()
+        if not is_serving and self._room.waiting_rows and may_serve and wants_room:
             self._serve_next(tally)
             is_serving = True
         if self._leaving is not None:

@@ -314,14 +314,14 @@ class ProbeJoin(SplitJoin):
         """Of the output reservation, for hits."""
         return self.sizes.output_bytes - 2 * len(self._staging)
 
-    def _let_leave(self, leaving: Leaving, tally: StepTally) -> None:
-        """Have another core put all hits together as soon as there is memory for them, or put out some now."""
+    def _let_leave(self, leaving: Leaving, tally: StepTally) -> bool:
+        """Have another core put all hits together as soon as there is memory for them; else put out some now: True."""
         output_bytes = leaving.whole_bytes
         is_worth = output_bytes is not None and self._aside.is_worth(len(leaving.at))
         if is_worth and output_bytes is not None and output_bytes <= self._hits_bytes:
             if output_bytes <= self._hits_bytes - self._hits_given_bytes - self._departures.hits_bytes:
                 self._depart_hits(leaving, output_bytes)
-            return
+            return False
         with tally.timed("assemble"):
             finished, outputs = leaving.put_out_beside(self._hits_bytes, self._aside)
         tally.outputs.extend(outputs)
@@ -330,6 +330,7 @@ class ProbeJoin(SplitJoin):
         if leaving.is_over:
             self._leaving = None
             self._arrivals.let_go()
+        return True
 
     def _depart_hits(self, leaving: Leaving, output_bytes: int) -> None:
         put_out: Asked | Timed[pa.RecordBatch | None]
