@@ -43,8 +43,8 @@ _READS_PER_STEP = 64
 """A step ends when its output is full: a batch of few rows costs the JVM as much as one of many."""
 _MOST_WAITING_BYTES = 16 * 2**20
 """Of each worker: half a million rows, as many as miss of several millions. More would wait for nothing but room."""
-_ARRIVALS_BYTES = 2**20
-_OUTPUT_BYTES = 2**21
+_ARRIVALS_BYTES = 2**21
+_OUTPUT_BYTES = 2**22
 
 
 @dataclass(frozen=True)
