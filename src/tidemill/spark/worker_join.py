@@ -32,7 +32,7 @@ _TRANSPORT_BYTES = 6_400_000
 HOT_SHARE = 0.6
 """Of what `tide` has for hot and waiting rows. Waiting rows are those of one batch, so the hot ones get more."""
 _READS_IN_FLIGHT = 4
-_BOARD_BYTES = 8 * 2**20
+_BOARD_BYTES = 6 * 2**20
 """Of each worker: what it has read stays there for some milliseconds, and longer reads are less work."""
 _LEAST_SLOTS = 8
 """Of each worker, for regions that others may need."""
@@ -43,8 +43,8 @@ _READS_PER_STEP = 64
 """A step ends when its output is full: a batch of few rows costs the JVM as much as one of many."""
 _MOST_WAITING_BYTES = 16 * 2**20
 """Of each worker: half a million rows, as many as miss of several millions. More would wait for nothing but room."""
-_ARRIVALS_BYTES = 2**21
-_OUTPUT_BYTES = 2**22
+_ARRIVALS_BYTES = 2**20
+_OUTPUT_BYTES = 2**21
 
 
 @dataclass(frozen=True)
