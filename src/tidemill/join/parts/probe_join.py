@@ -162,12 +162,10 @@ class ProbeJoin(SplitJoin):
         self._split.period.misses += misses
         tally.counts["waited_rows"] += misses
         self._miss_share = min(1.0, max(0.02, 0.9 * self._miss_share + 0.11 * misses / probed.until))
-        if not self._may_depart_at_once(probed):
-            self._begin_leaving(front.batch.slice(begin, probed.until), probed)
-        elif len(probed.known):
+        if self._may_depart_at_once(probed):
             self._depart_at_once(front.batch, begin, probed)
         else:
-            self._arrivals.let_go()
+            self._begin_leaving(front.batch.slice(begin, probed.until), probed)
         self._look_at_split()
         return True
 
@@ -245,7 +243,8 @@ class ProbeJoin(SplitJoin):
         """Whether another core puts rows together, there is memory for all of them, and each gives one pair at most."""
         if probed.most_matches is None or probed.most_matches > 1 or self.plan.stream_key.form.is_hashed:
             return False
-        if self.plan.how not in ("inner", "left") or not self._has_put_out:
+        leaving_rows = {"left": len(probed.known), "inner": probed.matched}.get(self.plan.how, 0)
+        if not leaving_rows or not self._has_put_out:
             return False
         left_bytes = self._hits_bytes - self._hits_given_bytes - self._departures.hits_bytes
         return self._aside.is_worth(len(probed.known)) and self._output_bytes_of(probed) <= left_bytes

@@ -11,20 +11,18 @@ from tidemill.core.freed import Freed
 from tidemill.core.memory import MemoryBudget
 from tidemill.core.recycled import Recycled
 from tidemill.join.output import OutputPlan
-from tidemill.join.parts.aside import Aside
-from tidemill.join.parts.departures import Departure, Departures
+from tidemill.join.parts.departures import Departures
 from tidemill.join.parts.kernels import Bools, Int64s
 from tidemill.join.parts.keys import stream_keys
-from tidemill.join.parts.leaving import count_fates, pairs_per
-from tidemill.join.parts.leaving_kernels import PAIR_WORK_BYTES
+from tidemill.join.parts.leaving import pairs_per
 from tidemill.join.parts.picking import Picked, Picker, Waiting
 from tidemill.join.parts.putter import Putter
 from tidemill.join.parts.regions import Regions
+from tidemill.join.parts.served_join import ServedJoin
 from tidemill.join.parts.service import Part, Service
 from tidemill.join.parts.side_by_side import SideBySide
 from tidemill.join.parts.tally import StepTally
 from tidemill.join.parts.waiting_room import REGION_BYTES, WaitingRoom
-from tidemill.join.protocol import SemiStreamJoin
 from tidemill.join.tide_sizes import RESERVED, TideSizes
 from tidemill.master.board import LANES, Board
 from tidemill.master.protocol import Master
@@ -42,15 +40,13 @@ _STAGING_SHARE, _MOST_STAGING_SHARE = (
 )  # of the output; as much for columns of staged rows, the rest for hits
 
 
-class RegionJoin(SemiStreamJoin):
+class RegionJoin(ServedJoin):
     """The disk's side of `tide`.
 
     One read is matched while the next ones are under way. A read serves the regions whose rows wait longest and those
     for which most rows wait, half and half: so no row waits for ever and few bytes are read a row. Matched master
     rows are copied to a staging area, and become columns together when that is full or the step ends.
     """
-
-    _aside: Aside
 
     def __init__(
         self,
@@ -177,71 +173,11 @@ class RegionJoin(SemiStreamJoin):
             self._put_out_served(leaving, self._staging, tally)
         self._output_bytes += int(filled[0]) - departing_bytes
 
-    def _stage(self, service: Service, staging: UInt8s, filled: Int64s) -> Part:
-        """Rows with their matches as they were staged."""
-        before = int(filled[0])
-        sizes = self._room.sizes(service.slots) + self._layout.grows_bytes
-        self._waiting_row_bytes = int(sizes[0]) if len(sizes) else 0
-        rows, at = service.stage(self._pairs_per, self._layout, staging, len(self._staging), filled, sizes)
-        rows_bytes = int(filled[0]) - before - len(rows) * (self._waiting_row_bytes + PAIR_WORK_BYTES)
-        matched = None if self._copies else (service.matches + service.given)[rows] > 0
-        return Part(service.slots[rows], at, matched, rows_bytes)
-
     def _end_piece(self, service: Service) -> None:
         if service.is_last_piece:
             self._services.popleft()
         else:
             service.begin(self._master)
-
-    def _may_depart(self, service: Service, part: Part) -> bool:
-        """Whether rows served are better put together on another core."""
-        is_worth = bool(service.page) and self._beside.is_able and self._aside.is_worth(len(part.slots))
-        return is_worth and service.is_one_each
-
-    def _depart_served(self, service: Service, part: Part, finished: slice) -> int:
-        """Bytes of rows that another core puts together; their slots and what was read for them stay until then."""
-        output_bytes = part.rows_bytes + len(part.slots) * (self._waiting_row_bytes + PAIR_WORK_BYTES)
-        places, slots = self._room.places(part.slots), service.slots[finished]
-        put_out = self._beside.ask_rows(
-            self._putter, self._room.rows, places, service.page.buffer, part.at, part.rows_bytes, self._memory
-        )
-        self._departures.add(
-            Departure(
-                put_out,
-                rows=len(slots),
-                matched=int(np.count_nonzero(service.matches[finished])),
-                output_bytes=output_bytes,
-                slots=slots,
-                service=service,
-            )
-        )
-        return output_bytes
-
-    def _put_out_served(self, leaving: list[Part], rows: UInt8s, tally: StepTally) -> None:
-        """Put together stream rows and the master rows that lie in `rows`."""
-        slots = np.concatenate([part.slots for part in leaving]) if leaving else _NOBODY
-        if not len(slots):
-            return
-        # Rows of free slots stay until others come.
-        at = np.concatenate([part.at for part in leaving])
-        if self._beside.is_able:
-            places, rows_bytes = self._room.places(slots), sum(part.rows_bytes for part in leaving)
-            tally.outputs.append(
-                self._beside.of_rows(self._room.rows, places, rows, at, rows_bytes, self._memory)
-            )
-            return
-        stream_rows = self._room.decode(slots, self._memory)
-        if self._copies:
-            master_rows = self._layout.decode(rows, at, self.plan.chosen_columns, self._memory)
-            tally.outputs.append(self.plan.assemble(stream_rows, master_rows, at >= 0))
-        else:
-            matched = np.concatenate([part.matched for part in leaving if part.matched is not None])
-            tally.outputs.append(self.plan.assemble(stream_rows, None, matched))
-
-    def _settle_served(self, service: Service, rows: slice, tally: StepTally) -> None:
-        matched = int(np.count_nonzero(service.matches[rows] + service.given[rows]))
-        count_fates(self.plan, matched, rows.stop - rows.start - matched, "disk_matches", tally)
-        self._room.release(service.slots[rows])
 
     def _read_ahead(self) -> bool:
         """Keep reads under way for the regions that should be served next; False when nobody waits."""
