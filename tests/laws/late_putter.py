@@ -18,6 +18,9 @@ class LateAsked:
     def __init__(self, put: Callable[..., None], arguments: tuple[Any, ...], loan: Loan, schema: pa.Schema):
         self._put, self._arguments, self._loan, self._schema = put, arguments, loan, schema
 
+    def finish(self) -> None:
+        """Later still."""
+
     def result(self) -> tuple[pa.RecordBatch, float]:
         self._put(*self._arguments, self._loan.room)
         return self._loan.batch(self._schema), 0.0

@@ -186,6 +186,7 @@ class TideJoin(ProbeJoin):
 
     def snapshot(self) -> bytes:
         """What arrived, waits or is on its way out. Hot rows are left out: they only make the join faster."""
+        self._departures.finish()  # nobody else looks at what is written down
         waiting, waiting_facts = self._waiting_parts()
         facts: dict[str, Any] = {
             "join": self.name,

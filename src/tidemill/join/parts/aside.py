@@ -28,6 +28,10 @@ class Timed(Generic[Made]):
     def is_done(self) -> bool:
         return self._made is not None or (self._future is not None and self._future.done())
 
+    def finish(self) -> None:
+        """Wait for it."""
+        self.result()
+
     def result(self) -> tuple[Made, float]:
         """Waits for it, or does it now if nobody else does."""
         if self._made is None:

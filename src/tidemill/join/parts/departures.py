@@ -65,6 +65,11 @@ class Departures:
         """Of output, for hits alone."""
         return sum(departure.output_bytes for departure in self._under_way if departure.slots is None)
 
+    def finish(self) -> None:
+        """Wait until all are ready; they stay."""
+        for departure in self._under_way:
+            departure.put_out.finish()
+
     def done(self) -> Iterator[Departure]:
         """Take those that have left, without waiting."""
         while self._under_way and self._under_way[0].put_out.is_done:

@@ -41,6 +41,10 @@ class Asked:
     def is_done(self) -> bool:
         return self._putter.has_done(self._job)
 
+    def finish(self) -> None:
+        """Wait for it."""
+        self._putter.wait_for(self._job)
+
     def result(self) -> tuple[pa.RecordBatch, float]:
         """The batch, and the seconds that it took; waits for it."""
         seconds = self._putter.wait_for(self._job)
