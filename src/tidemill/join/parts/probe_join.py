@@ -26,9 +26,8 @@ MOST_PATIENCE = 16
 """Times half the room's rows that may pass while rows wait. At Zipf 1.25, where one row in 16 misses, a room that must be served
 after half its rows is a quarter full, and four times as many bytes are read a row."""
 _PIECE_ROWS = 24_576  # probed together: their hot rows fit the second-level cache while columns are gathered
-_PIECES_OF_ARRIVALS = (
-    6  # two are put together, one is probed, and three come: a batch is taken when half is free
-)
+_PIECES_OF_ARRIVALS = 6
+"""Two are put together, one is probed, and three come: a batch is taken when half of the space is free."""
 
 
 class Front:
