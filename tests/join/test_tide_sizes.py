@@ -52,9 +52,9 @@ def test_a_snapshot_that_does_not_fit_is_refused(master: MasterData, monkeypatch
     large.step()
     push: Any = WaitingRoom.push
 
-    def push_what_fits(room: WaitingRoom, codes: Any, regions: Any, rows: Any, at: Any) -> None:
-        assert room.fits(len(codes), int(at[-1]))
-        push(room, codes, regions, rows, at)
+    def push_what_fits(room: WaitingRoom, codes: Any, regions: Any, rows: Any, at: Any) -> Any:
+        assert room.fits_anew(regions, int(at[-1]))
+        return push(room, codes, regions, rows, at)
 
     monkeypatch.setattr(WaitingRoom, "push", push_what_fits)
     with pytest.raises(BudgetError):

@@ -10,7 +10,7 @@ from tests.join.parts.test_waiting_room import REGIONS, leave, push
 from tidemill.join.parts.waiting_room import WaitingRoom
 from tidemill.master.rows import RowLayout
 
-ROW_BYTES = 24 + 8 + 8
+ROW_BYTES = 24 + 8 + 9
 
 
 def all_rows(room: WaitingRoom) -> list[int]:

@@ -58,56 +58,94 @@ def leave(room: WaitingRoom, schema: pa.Schema, slots: Int64s) -> list[int]:
 WORK = st.lists(
     st.one_of(
         st.tuples(st.just("push"), st.integers(0, 12)),
+        st.tuples(st.just("push"), st.integers(0, 90)),
         st.tuples(st.just("pop"), st.sets(st.integers(0, REGIONS - 1), min_size=1)),
-        st.tuples(st.just("release"), st.integers(0, 3)),
+        st.tuples(st.just("put back"), st.sets(st.integers(0, REGIONS - 1), min_size=1)),
+        st.tuples(st.just("release"), st.integers(0, 30)),
+        st.tuples(st.just("resize"), st.integers(64, 20_000)),
     ),
     max_size=40,
 )
+SIZES = st.one_of(st.integers(64, 3000), st.integers(3000, 20_000))
+
+
+class Book:
+    """What should be in a room."""
+
+    def __init__(self, schema: pa.Schema, size_bytes: int) -> None:
+        self.schema, self.size_bytes = schema, size_bytes
+        self.room = room_of(schema, size_bytes)
+        self.waiting: dict[int, list[int]] = {region: [] for region in range(REGIONS)}
+        self.taken: list[Int64s] = []
+        self.number = 0
+
+    def push(self, rows: int) -> None:
+        numbers = list(range(self.number, self.number + rows))
+        if push(self.room, self.schema, numbers):
+            self.number += rows
+            for n in numbers:
+                self.waiting[n % REGIONS].append(n)
+
+    def pop(self, some: set[int]) -> None:
+        regions = np.array(sorted(some), dtype=np.int64)
+        expected = [n for region in regions.tolist() for n in sorted(self.waiting[region])]
+        slots, codes = self.room.pop(regions)
+        assert codes.tolist() == self.room.codes(slots).tolist()
+        # Region after region; within one the order is free.
+        assert sorted(leave(self.room, self.schema, slots), key=lambda n: (n % REGIONS, n)) == expected
+        self.waiting.update({region: [] for region in regions.tolist()})
+        self.taken.append(slots)
+
+    def put_back(self, some: set[int]) -> None:
+        """Take rows, let others come, and put them back."""
+        regions = np.array([region for region in sorted(some) if self.waiting[region]], dtype=np.int64)
+        if not len(regions):
+            return
+        since, rows = self.room.since[regions], self.room.count[regions].astype(np.int64)
+        slots, _ = self.room.pop(regions)
+        before = {region: self.waiting[region] for region in regions.tolist()}
+        self.waiting.update({region: [] for region in before})
+        self.push(7)
+        self.room.put_back(slots, regions, rows, since)
+        for region, numbers in before.items():
+            self.waiting[region] += numbers
+
+    def release(self, count: int) -> None:
+        if self.taken:
+            slots = self.taken.pop(0)
+            self.room.release(slots[:count])
+            if count < len(slots):
+                self.taken.insert(0, slots[count:])
+
+    def resize(self, size_bytes: int) -> None:
+        if self.room.can_resize and self.room.may_resize(size_bytes):
+            moved = self.room.resize(size_bytes)
+            self.taken = [moved.of(slots) for slots in self.taken]
+            self.size_bytes = size_bytes
 
 
 @settings(max_examples=300, deadline=None)
-@given(schema=st.sampled_from([FIXED, OPEN]), size_bytes=st.integers(64, 3000), work=WORK)
+@given(schema=st.sampled_from([FIXED, OPEN]), size_bytes=SIZES, work=WORK)
 def test_rows_come_out_once_as_they_went_in(schema: pa.Schema, size_bytes: int, work):
-    """Any order of arriving, being taken off the lists, and leaving, in part or in whole."""
-    room = room_of(schema, size_bytes)
-    waiting: dict[int, list[int]] = {region: [] for region in range(REGIONS)}
-    taken: list[Int64s] = []
-    number = 0
+    """Any order of arriving, being taken off the lists, put back, and leaving, in part or in whole, in rooms that change."""
+    book = Book(schema, size_bytes)
     for what, how in work:
-        if what == "push":
-            numbers = list(range(number, number + how))
-            if push(room, schema, numbers):
-                number += how
-                for n in numbers:
-                    waiting[n % REGIONS].append(n)
-        elif what == "pop":
-            regions = np.array(sorted(how), dtype=np.int64)
-            expected = [n for region in regions.tolist() for n in sorted(waiting[region])]
-            slots, codes = room.pop(regions)
-            assert codes.tolist() == room.codes(slots).tolist()
-            # Region after region; within one the order is free.
-            assert sorted(leave(room, schema, slots), key=lambda n: (n % REGIONS, n)) == expected
-            waiting.update({region: [] for region in regions.tolist()})
-            taken.append(slots)
-        elif taken:
-            slots = taken.pop(0)
-            begun = min(len(slots), how)
-            room.release(slots[:begun])
-            if begun < len(slots):
-                taken.insert(0, slots[begun:])
+        getattr(book, what.replace(" ", "_"))(how)
+        room, waiting, taken = book.room, book.waiting, book.taken
         assert room.count.tolist() == [len(rows) for rows in waiting.values()]
         assert room.waiting_rows == sum(map(len, waiting.values())) + sum(map(len, taken))
         assert sorted(leave(room, schema, room.waiting_slots())) == sorted(chain(*waiting.values()))
         for slots in taken:
             leave(room, schema, slots)
-        assert room.bytes_held <= max(size_bytes, 64)
+        assert room.bytes_held <= max(book.size_bytes, 400)
+        assert room.waiting_rows + room.free_rows <= room.most_rows
 
 
 @pytest.mark.parametrize("schema", [FIXED, OPEN], ids=["fixed", "open"])
 @pytest.mark.parametrize("size_bytes", [100, 1000, 100_000])
 def test_it_never_allocates_more_than_its_bytes(schema: pa.Schema, size_bytes: int):
     room = room_of(schema, size_bytes)
-    slots = room._code.nbytes + room._next.nbytes + room._at.nbytes
+    slots = room._code.nbytes + room._next.nbytes + room._free.nbytes + room._filled.nbytes + room._at.nbytes
     assert room.rows.nbytes + slots <= size_bytes
 
 
@@ -130,7 +168,7 @@ def test_slots_and_space_are_used_again(schema: pa.Schema):
 
 
 def test_rows_of_fixed_length_fill_it_to_the_last():
-    room = room_of(FIXED, 5000)
+    room = room_of(FIXED, 1000)
     assert push(room, FIXED, list(range(room.most_rows)))
     assert room.free_rows == 0
     assert not room.fits(1, 0)
@@ -139,6 +177,39 @@ def test_rows_of_fixed_length_fill_it_to_the_last():
     assert room.free_rows == 0, "rows that are being served still take their place"
     room.release(slots)
     assert push(room, FIXED, list(range(room.most_rows)))
+
+
+def test_rows_of_a_region_lie_side_by_side_where_there_is_room_for_it():
+    room = room_of(FIXED, 20_000)
+    assert push(room, FIXED, list(range(8 * REGIONS)))
+    for region in range(REGIONS):
+        slots, _ = room.pop(np.array([region]))
+        assert (np.diff(slots) == 1).all()
+        assert len(slots) == 8
+
+
+@pytest.mark.parametrize("regions", [1, REGIONS])
+def test_what_is_promised_to_fit_fits_whatever_the_regions(regions: int):
+    """Up to a strip of each region is not full."""
+    room = room_of(FIXED, 20_000)
+    promised = room.free_rows
+    assert room.most_rows - 8 * REGIONS < promised < room.most_rows
+    assert push(room, FIXED, [REGIONS * n + n % regions for n in range(promised)])
+    assert max(leave(room, FIXED, room.waiting_slots())) > promised
+
+
+def test_those_that_waited_before_fit_anew_however_full_it_was():
+    """Rows of one region after the other: more of them than rows of any regions would be promised."""
+    room, again = room_of(FIXED, 20_000), room_of(FIXED, 20_000)
+    rows, at = room.layout.encode(rows_of(FIXED, range(room.most_rows)))
+    numbers = np.arange(room.most_rows)
+    regions = numbers // 8 % REGIONS
+    assert not room.fits(room.most_rows, 0)
+    for one in (room, again):
+        assert one.fits_anew(regions, int(at[-1]))
+        one.push(numbers * 10, regions, rows, at)
+    assert not room.fits_anew(regions[:1], 24)
+    assert again.waiting_rows == room.most_rows
 
 
 def test_rows_longer_than_expected_do_not_fit_although_slots_are_free():
@@ -196,23 +267,24 @@ def test_the_oldest_regions_are_chosen_then_the_densest_of_the_others(numbers, o
     assert [rows[region] for region in chosen[oldest:]] == most_rows_first[:densest]
 
 
-def test_the_slot_of_the_next_row_is_known_before():
+def test_rows_are_told_their_slots():
     room = room_of(FIXED, 5000)
     push(room, FIXED, [0, 1, 2])
     room.release(room.pop(np.array([1]))[0])
-    expected = room.next_slot
-    push(room, FIXED, [4])
-    assert room.pop(np.array([4]))[0].tolist() == [expected]
+    rows, at = room.layout.encode(rows_of(FIXED, [4, 9, 5]))
+    slots = room.push(np.array([40, 90, 50]), np.array([4, 4, 0]), rows, at)
+    assert leave(room, FIXED, slots) == [4, 9, 5]
+    assert room.pop(np.array([4]))[0].tolist() == slots[:2].tolist()
 
 
 def test_a_row_that_holds_its_code_takes_eight_bytes_less():
     layout, numbers = RowLayout.of(FIXED), list(range(40))
-    plain, lean = (WaitingRoom(40 * 32, layout, REGIONS, 40, column) for column in (None, "key"))
-    assert (plain.most_rows, lean.most_rows) == (40 * 32 // 40, 40)
+    plain, lean = (WaitingRoom(40 * 33, layout, REGIONS, 40, column) for column in (None, "key"))
+    assert (plain.most_rows, lean.most_rows) == (40 * 33 // 41, 40)
     rows, at = layout.encode(rows_of(FIXED, numbers))
     codes = np.array(numbers, dtype=np.int64) * 7
     lean.push(codes, codes % REGIONS, rows, at)
-    assert lean.bytes_held == 40 * 32
+    assert lean.bytes_held == 40 * 33
     slots, popped = lean.pop(np.arange(REGIONS))
     assert sorted(popped.tolist()) == codes.tolist()
     assert lean.decode(slots).column("key").to_pylist() == popped.tolist() == lean.codes(slots).tolist()

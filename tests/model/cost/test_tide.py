@@ -88,10 +88,10 @@ def test_one_turn_over_the_disk_serves_twice_the_rows_that_wait():
 
 
 def test_rows_that_wait_leave_place_for_a_piece_and_for_reads_under_way():
-    """5 % for waiting rows of 32 bytes; an eighth of the room stays free, less half a piece."""
+    """5 % for waiting rows of 24 bytes, eight to a strip; an eighth of the room stays free, less half a piece."""
     workload = sales(0)
     sizes = fixed(workload, 0.2)
-    most = sizes.waiting_bytes // 32
+    most = sizes.waiting_bytes // (24 + 9 / 8)
     piece = sizes.arrivals_bytes / (20 + 56)
     flow = MODEL.flow(workload, sizes)
     read = flow.regions_per_read * flow.rows_per_region

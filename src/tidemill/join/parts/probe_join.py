@@ -208,12 +208,12 @@ class ProbeJoin(SplitJoin):
         encoded, until = self._encode(batch, misses)
         misses = misses[misses < until]
         if len(misses):
-            if misses[0] == 0 and self._given_of_first:
-                self._given[self._room.next_slot] = self._given_of_first
-                self._given_of_first = 0
             met = self._sketch.add(codes[misses])
             self._count(len(misses), int(np.count_nonzero(met > OFTEN)))
-            self._room.push(codes[misses], regions[: len(misses)], *encoded)
+            slots = self._room.push(codes[misses], regions[: len(misses)], *encoded)
+            if misses[0] == 0 and self._given_of_first:
+                self._given[int(slots[0])] = self._given_of_first
+                self._given_of_first = 0
         count = keep_known(probed.at[:until], matches[:until], probed.sizes[:until], probed.known)
         probed.close_up(until, count)
         return len(misses)

@@ -337,15 +337,14 @@ class RegionJoin(ServedJoin):
         self._given = dict(zip(slots[given > 0].tolist(), given[given > 0].tolist(), strict=True))
 
     def _push_again(self, rows: pa.RecordBatch) -> Int64s:
-        """The slots of rows that wait again; a fresh room hands slots out in order."""
-        first = self._room.next_slot
-        if rows.num_rows:
-            codes, _ = stream_keys(rows, self.plan.stream_key)
-            encoded, at = self._room.layout.encode(rows)
-            if not self._room.fits(rows.num_rows, int(at[-1])):
-                raise self._room.too_small(rows.num_rows, int(at[-1]), self.sizes.waiting_bytes)
-            self._room.push(codes, self._regions.of(codes), encoded, at)
-        return np.arange(first, first + rows.num_rows)
+        """The slots of rows that wait again."""
+        if not rows.num_rows:
+            return _NOBODY
+        codes, _ = stream_keys(rows, self.plan.stream_key)
+        regions, (encoded, at) = self._regions.of(codes), self._room.layout.encode(rows)
+        if not self._room.fits_anew(regions, int(at[-1])):
+            raise self._room.too_small(rows.num_rows, int(at[-1]), self.sizes.waiting_bytes)
+        return self._room.push(codes, regions, encoded, at)
 
     def _restore_long(
         self, rows: pa.RecordBatch, pages: list[int], given: list[int], here: list[int]

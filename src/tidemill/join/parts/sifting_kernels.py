@@ -5,7 +5,7 @@ from numba import njit, types
 
 from tidemill.join.parts.kernels import Int32s, Int64s, UInt16s, mix
 from tidemill.join.parts.leaving_kernels import first_at_least, keep_known
-from tidemill.join.parts.waiting_kernels import CLOCK, ROWS
+from tidemill.join.parts.waiting_kernels import CLOCK, ROWS, STRIPS
 from tidemill.master.addresses import fetch, fetch_to_write, move_4, move_8, move_bytes
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_FACTS, READ_INT64S, UInt8s
 
@@ -17,6 +17,7 @@ _SOURCE, _WIDTH, _SLOT = range(3)
 _AHEAD = 8  # rows
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _INT32S = types.Array(types.int32, 1, "C")
+_UINT8S = types.Array(types.uint8, 1, "C")
 _READ_INT32S = types.Array(types.int32, 1, "C", readonly=True)
 _COUNTERS = types.Array(types.uint16, 2, "C")
 _MOST_COUNTED = 65_535
@@ -84,8 +85,8 @@ def _count(counters: UInt16s, codes: Int64s, missing: Int32s, count: int, often:
 
 @njit(
     types.void(
-        READ_FACTS, READ_BYTES, BYTES, INT64S, _INT32S, _READ_INT32S, _INT32S, _INT32S, INT64S, INT64S,
-        types.boolean, READ_INT64S, _READ_INT32S, _READ_INT32S, types.int64,
+        READ_FACTS, READ_BYTES, BYTES, INT64S, _INT32S, _UINT8S, _READ_INT32S, _INT32S, _INT32S, INT64S, INT64S,
+        types.int64, types.boolean, READ_INT64S, _READ_INT32S, _READ_INT32S, types.int64,
     ),
     cache=True,
 )  # fmt: skip
@@ -94,28 +95,35 @@ def _let_wait(
     template: UInt8s,
     arena: UInt8s,
     slot_code: Int64s,
-    slot_next: Int32s,
-    free_slots: Int32s,
-    head: Int32s,
+    strip_next: Int32s,
+    strip_rows: UInt8s,
+    free: Int32s,
+    tail: Int32s,
     region_count: Int32s,
     since: Int64s,
     state: Int64s,
+    shift: int,
     keeps_codes: bool,
     codes: Int64s,
     missing: Int32s,
     regions: Int32s,
     count: int,
 ) -> None:
-    """Write the misses to free slots, each in front of the others of its region."""
+    """Write the misses to free slots, each beside the others of its region."""
     target, blank, stride = arena.ctypes.data, template.ctypes.data, len(template)
-    links = slot_next.ctypes.data
-    top = len(free_slots) - 1 - state[ROWS]
+    last, unused = (1 << shift) - 1, len(free) - 1 - state[STRIPS]
     for k in range(count):
-        if k + _AHEAD < count:  # written to soon, and rarely in a cache
-            ahead = int(free_slots[top - k - _AHEAD])
-            fetch_to_write(target + ahead * stride)
-            fetch_to_write(links + 4 * ahead)
-        slot, i, region = np.int64(free_slots[top - k]), np.int64(missing[k]), regions[k]
+        if k + _AHEAD < count:  # written to soon
+            fetch_to_write(target + np.int64(tail[regions[k + _AHEAD]]) * stride)
+        i, region = np.int64(missing[k]), np.int64(regions[k])
+        slot = np.int64(tail[region])
+        if slot & last == 0:  # as `take_slot`, whose call with seven arrays costs as much as all the rest
+            strip = np.int64(free[unused])
+            unused -= 1
+            strip_next[strip] = np.int32((slot - 1) >> shift)
+            strip_rows[strip] = np.uint8(last + 1)
+            slot = strip << shift
+        tail[region] = np.int32(slot + 1)
         place = int(target + slot * stride)
         move_bytes(place, blank, stride)
         for c in range(len(columns)):
@@ -129,19 +137,19 @@ def _let_wait(
                 move_bytes(to, source, width)
         if keeps_codes:
             slot_code[slot] = codes[i]
-        slot_next[slot] = head[region]
-        head[region] = np.int32(slot)
         if region_count[region] == 0:
             since[region] = state[CLOCK]
             state[CLOCK] += 1
         region_count[region] += np.int32(1)
     state[ROWS] += count
+    state[STRIPS] = len(free) - 1 - unused
 
 
 @njit(
     types.void(
         INT64S, INT64S, INT64S, INT64S, READ_INT64S, READ_INT64S, _COUNTERS, types.int64, READ_FACTS, READ_BYTES,
-        BYTES, INT64S, _INT32S, _READ_INT32S, _INT32S, _INT32S, INT64S, INT64S, types.boolean, INT64S,
+        BYTES, INT64S, _INT32S, _UINT8S, _READ_INT32S, _INT32S, _INT32S, INT64S, INT64S, types.int64, types.int64,
+        types.boolean, INT64S,
     ),
     cache=True, nogil=True,
 )  # fmt: skip
@@ -158,12 +166,15 @@ def sift(
     template: UInt8s,
     arena: UInt8s,
     slot_code: Int64s,
-    slot_next: Int32s,
-    free_slots: Int32s,
-    head: Int32s,
+    strip_next: Int32s,
+    strip_rows: UInt8s,
+    free: Int32s,
+    tail: Int32s,
     region_count: Int32s,
     since: Int64s,
     state: Int64s,
+    shift: int,
+    most: int,
     keeps_codes: bool,
     result: Int64s,
 ) -> None:
@@ -182,23 +193,26 @@ def sift(
         template: A row that waits, without its values.
         arena: This and the next ones are the waiting room's.
         slot_code: The same.
-        slot_next: The same.
-        free_slots: The same.
-        head: The same.
+        strip_next: The same.
+        strip_rows: The same.
+        free: The same.
+        tail: The same.
         region_count: The same.
         since: The same.
         state: The same.
+        shift: The same.
+        most: Rows that can wait.
         keeps_codes: The same.
         result: What came of it.
     """
     missing = np.empty(len(matches) + 1, dtype=np.int32)
     regions = np.empty(len(matches) + 1, dtype=np.int32)
-    count = _find_misses(matches, len(free_slots) - state[ROWS], missing, result)
+    count = _find_misses(matches, most, missing, result)
     count = _find_regions(first_codes, codes, matches, missing, regions, count)
     result[MET_AGAIN] = _count(counters, codes, missing, count, often)
     _let_wait(
-        columns, template, arena, slot_code, slot_next, free_slots, head, region_count, since, state, keeps_codes,
-        codes, missing, regions, count,
+        columns, template, arena, slot_code, strip_next, strip_rows, free, tail, region_count, since, state, shift,
+        keeps_codes, codes, missing, regions, count,
     )  # fmt: skip
     result[MISSES] = count
     until = result[UNTIL]

@@ -55,9 +55,7 @@ class SplitJoin(RegionJoin):
         """Whether those that wait would find room; where their places cannot change, whether nobody does."""
         if not self._room.can_resize:
             return not self._room.waiting_rows
-        return self._room.waiting_rows <= self._room.rows_of(
-            self.sizes.with_hot_share(hot_share).waiting_bytes
-        )
+        return self._room.may_resize(self.sizes.with_hot_share(hot_share).waiting_bytes)
 
     def _resize(self, hot_share: float) -> None:
         """Share out anew what hot and waiting rows hold."""

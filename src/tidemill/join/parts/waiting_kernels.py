@@ -8,49 +8,75 @@ from tidemill.master.addresses import fetch
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s, move_bytes
 
 HEADER_BYTES = 8  # before a row of open length: its slot and its size, so that the arena can be walked
-ROWS, END, DEAD_BYTES, CLOCK = range(4)
-"""Places in `state`: rows that wait, end of the arena, bytes in it of rows gone, age counter."""
+ROWS, END, DEAD_BYTES, CLOCK, STRIPS = range(5)
+"""Places in `state`: rows that wait, end of the arena, bytes in it of rows gone, age counter, strips in use."""
 
 _AHEAD = 8  # rows
 _INT32S = types.Array(types.int32, 1, "C")
 _READ_INT32S = types.Array(types.int32, 1, "C", readonly=True)
+_UINT8S = types.Array(types.uint8, 1, "C")
+
+
+@njit(
+    types.int64(_INT32S, _UINT8S, _READ_INT32S, _INT32S, INT64S, types.int64, types.int64),
+    cache=True,
+    inline="always",
+)
+def take_slot(
+    strip_next: Int32s, strip_rows: UInt8s, free: Int32s, tail: Int32s, state: Int64s, shift: int, region: int
+) -> int:
+    """The next slot of a region: in its first strip, or in a free one that becomes the first.
+
+    Free strips are a stack, taken from its end: a list of them would cost a cache miss to follow. A strip that is not the
+    first one is full, and counted so from the start.
+    """
+    slot = np.int64(tail[region])
+    if slot & ((1 << shift) - 1) == 0:
+        strip = np.int64(free[len(free) - 1 - state[STRIPS]])
+        state[STRIPS] += 1
+        strip_next[strip] = np.int32((slot - 1) >> shift)
+        strip_rows[strip] = np.uint8(1 << shift)
+        slot = strip << shift
+    tail[region] = np.int32(slot + 1)
+    return slot
 
 
 @njit(
     types.void(
-        BYTES, INT64S, _INT32S, _READ_INT32S, INT64S, _INT32S, _INT32S, INT64S, INT64S, types.int64,
-        types.boolean, READ_INT64S, READ_INT64S, READ_BYTES, READ_INT64S,
+        BYTES, INT64S, _INT32S, _UINT8S, _READ_INT32S, INT64S, _INT32S, _INT32S, INT64S, INT64S, types.int64,
+        types.int64, types.boolean, READ_INT64S, READ_INT64S, READ_BYTES, READ_INT64S, INT64S,
     ),
     cache=True, nogil=True,
 )  # fmt: skip
 def push(
     arena: UInt8s,
     slot_code: Int64s,
-    slot_next: Int32s,
-    free_slots: Int32s,
+    strip_next: Int32s,
+    strip_rows: UInt8s,
+    free: Int32s,
     slot_at: Int64s,
-    head: Int32s,
+    tail: Int32s,
     count: Int32s,
     since: Int64s,
     state: Int64s,
+    shift: int,
     stride: int,
     keeps_codes: bool,
     codes: Int64s,
     regions: Int64s,
     rows: UInt8s,
     at: Int64s,
+    slots: Int64s,
 ) -> None:
-    """Let rows wait, each in front of the others of its region. `stride` is 0 when rows have open length; without
-    `keeps_codes` a row holds its code itself.
+    """Let rows wait, each with the others of its region; `slots` gets where.
 
-    Free slots are a stack, taken from its end: a list of them would cost a cache miss a row to follow.
+    `stride` is 0 when rows have open length; without `keeps_codes` a row holds its code itself.
     """
     target, source = arena.ctypes.data, rows.ctypes.data
     for i in range(len(codes)):
-        if stride and i + _AHEAD < len(codes):  # written to soon, and rarely in a cache
-            fetch(target + int(free_slots[len(free_slots) - 1 - state[ROWS] - _AHEAD]) * stride)
-        slot = np.int64(free_slots[len(free_slots) - 1 - state[ROWS]])
-        size = at[i + 1] - at[i]
+        region, size = regions[i], at[i + 1] - at[i]
+        slot = take_slot(strip_next, strip_rows, free, tail, state, shift, region)
+        slots[i] = slot
         if stride:
             place = slot * stride
         else:
@@ -60,11 +86,8 @@ def push(
             slot_at[slot] = place
             state[END] = place + size
         move_bytes(np.uintp(target + place), np.uintp(source + at[i]), size)
-        region = regions[i]
         if keeps_codes:
             slot_code[slot] = codes[i]
-        slot_next[slot] = head[region]
-        head[region] = np.int32(slot)
         if count[region] == 0:
             since[region] = state[CLOCK]
             state[CLOCK] += 1
@@ -74,26 +97,20 @@ def push(
 
 @njit(
     types.void(
-        _INT32S,
-        _INT32S,
-        _READ_INT32S,
-        READ_INT64S,
-        types.int64,
-        types.int64,
-        READ_INT64S,
-        INT64S,
-        INT64S,
+        _INT32S, _INT32S, _READ_INT32S, _UINT8S, READ_INT64S, types.int64, types.int64, types.int64,
+        READ_INT64S, INT64S, INT64S,
     ),
-    cache=True,
-    nogil=True,
-)
+    cache=True, nogil=True,
+)  # fmt: skip
 def pop(
-    head: Int32s,
+    tail: Int32s,
     count: Int32s,
-    slot_next: Int32s,
+    strip_next: Int32s,
+    strip_rows: UInt8s,
     slot_code: Int64s,
     first_code: int,
     code_step: int,
+    shift: int,
     regions: Int64s,
     slots: Int64s,
     codes: Int64s,
@@ -106,29 +123,50 @@ def pop(
     at = np.empty(lists, dtype=np.int64)
     place = np.empty(lists, dtype=np.int64)
     filled = 0
+    base = slot_code.ctypes.data
     for r in range(lists):
-        at[r] = head[regions[r]]
+        end = np.int64(tail[regions[r]])
+        at[r] = (end - 1) >> shift
         place[r] = filled
         filled += count[regions[r]]
-        head[regions[r]] = np.int32(-1)
+        tail[regions[r]] = np.int32(0)
         count[regions[r]] = np.int32(0)
+        if at[r] >= 0:
+            strip_rows[at[r]] = np.uint8(end - (at[r] << shift))
+            fetch(base + 8 * ((at[r] << shift) * code_step))
     done = 0
     while done < filled:
         for r in range(lists):
-            slot = at[r]
-            if slot >= 0:
-                slots[place[r]] = slot
-                codes[place[r]] = slot_code[slot * code_step + first_code]
-                at[r] = slot_next[slot]
-                place[r] += 1
-                done += 1
+            strip = at[r]
+            if strip < 0:
+                continue
+            at[r] = strip_next[strip]
+            if at[r] >= 0:
+                fetch(base + 8 * ((at[r] << shift) * code_step))
+            first, to = strip << shift, place[r]
+            rows = np.int64(strip_rows[strip])
+            for k in range(rows):
+                slots[to + k] = first + k
+                codes[to + k] = slot_code[(first + k) * code_step + first_code]
+            place[r] = to + rows
+            done += rows
 
 
-@njit(types.void(BYTES, _INT32S, READ_INT64S, INT64S, types.int64, READ_INT64S), cache=True, nogil=True)
+@njit(
+    types.void(BYTES, _UINT8S, _INT32S, INT64S, INT64S, types.int64, types.int64, READ_INT64S),
+    cache=True, nogil=True,
+)  # fmt: skip
 def release(
-    arena: UInt8s, free_slots: Int32s, slot_at: Int64s, state: Int64s, stride: int, slots: Int64s
+    arena: UInt8s,
+    strip_rows: UInt8s,
+    free: Int32s,
+    slot_at: Int64s,
+    state: Int64s,
+    shift: int,
+    stride: int,
+    slots: Int64s,
 ) -> None:
-    """Give slots back whose rows have left."""
+    """Give slots back whose rows have left; a strip is free when all of its rows have."""
     for i in range(len(slots)):
         slot = slots[i]
         if not stride:
@@ -136,8 +174,12 @@ def release(
             words = arena[place - HEADER_BYTES : place].view(np.int32)
             state[DEAD_BYTES] += words[1] + HEADER_BYTES
             words[0] = np.int32(-1)
-        state[ROWS] -= 1
-        free_slots[len(free_slots) - 1 - state[ROWS]] = np.int32(slot)
+        strip = slot >> shift
+        strip_rows[strip] -= np.uint8(1)
+        if strip_rows[strip] == 0:
+            state[STRIPS] -= 1
+            free[len(free) - 1 - state[STRIPS]] = np.int32(strip)
+    state[ROWS] -= len(slots)
 
 
 @njit(types.void(BYTES, INT64S, INT64S), cache=True, nogil=True)
@@ -198,9 +240,11 @@ __all__ = [
     "END",
     "HEADER_BYTES",
     "ROWS",
+    "STRIPS",
     "choose",
     "close_gaps",
     "pop",
     "push",
     "release",
+    "take_slot",
 ]

@@ -15,29 +15,56 @@ from tidemill.join.parts.kernels import Int32s, Int64s
 from tidemill.master.rows import RowLayout, UInt8s
 
 _CODE_BYTES = 8
-_SLOT_BYTES = 4 + 4
-_OPEN_SLOT_BYTES = _SLOT_BYTES + _CODE_BYTES + 8
+_STRIP_BYTES = 4 + 4 + 1
+_OPEN_SLOT_BYTES = _STRIP_BYTES + _CODE_BYTES + 8
+_MOST_SHIFT = 3
+_STRIPS_PER_REGION = 8
 _MOVED_AT_A_TIME = 65_536
 REGION_BYTES = 4 + 4 + 8
 
 
+def shift_for(size_bytes: int, row_bytes: int, regions: int) -> int:
+    """Logarithm of the rows of a strip: 8, or fewer where a strip for each region would take an eighth of the room.
+
+    Strips of 8 make that rows of a region lie side by side. One at a time they lay scattered over 17 MB, and writing a row,
+    finding it again and reading it each waited for memory.
+
+    >>> shift_for(17_000_000, 24, 1684), shift_for(1000, 24, 5)
+    (3, 0)
+    """
+    shift = _MOST_SHIFT
+    while shift and (size_bytes // row_bytes >> shift) < _STRIPS_PER_REGION * regions:
+        shift -= 1
+    return shift
+
+
 class Moved(NamedTuple):
-    """Where rows of the last slots of a room are now."""
+    """Where rows of the last strips of a room are now."""
 
     first: int
-    """Slot from which on rows have moved."""
+    """Strip from which on rows have moved."""
     to: Int32s
-    """Where those of this slot, the next one and so on are now."""
+    """Where those of this strip, the next one and so on are now."""
+    shift: int
 
-    def of(self, slots: "npt.NDArray[Any]") -> "npt.NDArray[Any]":
-        """The slots now; negative ones name none.
+    def of(self, slots: Int64s) -> Int64s:
+        """The slots now."""
+        within: Int64s = slots & ((1 << self.shift) - 1)
+        return (self.strips(slots >> self.shift).astype(np.int64) << self.shift) + within
 
-        Slots that were taken off the lists still name those that followed, perhaps of a larger room.
+    def after(self, slots: Int32s) -> Int32s:
+        """The same of slots behind others: each lies in the strip of the one before it, and 0 is behind none."""
+        return (self.of(slots.astype(np.int64) - 1) + 1).astype(np.int32)
+
+    def strips(self, strips: "npt.NDArray[Any]") -> "npt.NDArray[Any]":
+        """The strips now; negative ones name none.
+
+        Those that were taken off the lists still name what followed, perhaps of a larger room.
         """
         if not len(self.to):
-            return slots
-        number = np.clip(slots - self.first, 0, len(self.to) - 1)
-        return np.where(slots >= self.first, self.to[number], slots)
+            return strips
+        number = np.clip(strips - self.first, 0, len(self.to) - 1)
+        return np.where(strips >= self.first, self.to[number], strips)
 
 
 class WaitingRoom:
@@ -45,9 +72,9 @@ class WaitingRoom:
 
     ```
     region   0     1     2            each with the number of its rows and the time of its oldest
-             │     │     └▶ row ▶ row ▶ row
-             │     └▶ ·
-             └▶ row ▶ row
+             │     │     └▶ [row row ·  · ] ▶ [row row row row]
+             │     └▶ ·                        a strip: slots side by side, the first one of a region being filled
+             └▶ [row row row · ]
     ```
 
     Args:
@@ -65,14 +92,16 @@ class WaitingRoom:
         self.layout = layout
         self._stride = layout.least_row_bytes if layout.last_open_offset < 0 else 0
         has_code = bool(self._stride) and code_column is not None
-        self._slot_bytes = _SLOT_BYTES + (0 if has_code else _CODE_BYTES)
+        self._slot_bytes = self._stride + (0 if has_code else _CODE_BYTES)
+        self._shift = shift_for(size_bytes, self._slot_bytes, regions) if self._stride else 0
         if self._stride:
-            self.most_rows = self.rows_of(size_bytes)
-            arena_bytes = self.most_rows * self._stride
+            strips = self._strips_of(size_bytes)
+            arena_bytes = (strips << self._shift) * self._stride
         else:
             each = max(row_bytes, layout.least_row_bytes) + kernels.HEADER_BYTES + _OPEN_SLOT_BYTES
-            self.most_rows = max(1, size_bytes // each)
-            arena_bytes = size_bytes - self.most_rows * _OPEN_SLOT_BYTES
+            strips = max(1, size_bytes // each)
+            arena_bytes = size_bytes - strips * _OPEN_SLOT_BYTES
+        self.most_rows = strips << self._shift
         self._words = np.zeros(max(0, arena_bytes) // 8, dtype=np.uint64)
         self.rows: UInt8s = self._words.view(np.uint8)
         # Word of the first code, and words from one to the next.
@@ -83,13 +112,16 @@ class WaitingRoom:
             self._code = self.rows.view(np.int64)
         else:
             self._code = np.zeros(self.most_rows, dtype=np.int64)
-        self._next = np.zeros(self.most_rows, dtype=np.int32)
-        self._free = np.arange(self.most_rows - 1, -1, -1, dtype=np.int32)
+        self._next = np.zeros(strips, dtype=np.int32)
+        self._free = np.arange(strips - 1, -1, -1, dtype=np.int32)
+        self._filled = np.zeros(
+            strips, dtype=np.uint8
+        )  # rows of each strip that have not left; of a first one all
         self._at = np.zeros(0 if self._stride else self.most_rows, dtype=np.int64)
-        self._head = np.full(regions, -1, dtype=np.int32)
+        self._tail = np.zeros(regions, dtype=np.int32)  # slot of the next row; 0 when nobody waits
         self.count = np.zeros(regions, dtype=np.int32)
         self.since = np.zeros(regions, dtype=np.int64)
-        self._state = np.zeros(4, dtype=np.int64)
+        self._state = np.zeros(5, dtype=np.int64)
         self._offsets = np.array([slot.offset for slot in layout.slots], dtype=np.int64)
         self._template: UInt8s = np.zeros(self._stride, dtype=np.uint8)
         for slot in layout.slots if self._stride else ():  # none is NULL
@@ -101,13 +133,23 @@ class WaitingRoom:
 
     @property
     def free_rows(self) -> int:
-        return self.most_rows - self.waiting_rows
+        """That can wait too, whatever their regions: at worst each region takes a strip, and fills it last."""
+        strips, regions = self._free_strips, len(self._tail)
+        return strips if strips <= regions else regions + ((strips - regions) << self._shift)
+
+    @property
+    def _free_strips(self) -> int:
+        return len(self._free) - int(self._state[kernels.STRIPS])
 
     @property
     def bytes_held(self) -> int:
         if self._stride:
-            return self.waiting_rows * (self._stride + self._slot_bytes)
+            return int(self._state[kernels.STRIPS]) * self._strip_bytes
         return int(self._state[kernels.END]) + self.waiting_rows * _OPEN_SLOT_BYTES
+
+    @property
+    def _strip_bytes(self) -> int:
+        return (self._slot_bytes << self._shift) + _STRIP_BYTES
 
     def fits(self, rows: int, row_bytes: int) -> bool:
         """Whether so many rows, of so many bytes in all, could wait too."""
@@ -124,43 +166,58 @@ class WaitingRoom:
         """Whether rows are equally long, so that one may take the place of another."""
         return self._stride > 0
 
-    def rows_of(self, size_bytes: int) -> int:
+    def _strips_of(self, size_bytes: int) -> int:
         """That a room of so many bytes holds, of equally long rows."""
-        return max(1, size_bytes // (self._stride + self._slot_bytes))
+        return max(1, size_bytes // self._strip_bytes)
+
+    def may_resize(self, size_bytes: int) -> bool:
+        """Whether those that wait would find room in so many bytes."""
+        return int(self._state[kernels.STRIPS]) <= self._strips_of(size_bytes)
 
     def resize(self, size_bytes: int) -> "Moved":
         """Who has moved, after the room was made larger or smaller where it is.
 
-        In a smaller room those that wait must fit; the last ones move into free slots.
+        In a smaller room those that wait must fit; the last ones move into free strips.
         """
-        most, free = self.rows_of(size_bytes), self._free[: self.free_rows].copy()
+        strips, most = len(self._free), self._strips_of(size_bytes)
+        free = self._free[: self._free_strips].copy()
         # Numbers of four bytes, and a piece at a time: what this takes beside the room is not reserved.
-        moved = Moved(most, np.arange(most, max(most, self.most_rows), dtype=np.int32))
+        moved = Moved(most, np.arange(most, max(most, strips), dtype=np.int32), self._shift)
         self._next[free] = -1  # lest an old link lead beyond a smaller room
-        if most < self.most_rows:
-            is_taken = np.ones(self.most_rows - most, dtype=np.bool_)
+        if most < strips:
+            is_taken = np.ones(strips - most, dtype=np.bool_)
             is_taken[free[free >= most] - most] = False
             free = free[free < most]
             free.sort()
-            free, words = free[::-1], self._words.reshape(self.most_rows, -1)
+            free, words = free[::-1], self._words.reshape(strips, -1)
             for begin in range(0, len(is_taken), _MOVED_AT_A_TIME):
                 last = most + begin + np.flatnonzero(is_taken[begin : begin + _MOVED_AT_A_TIME])
                 to, free = free[: len(last)], free[len(last) :]
                 moved.to[last - most] = to
-                words[to], self._next[to] = words[last], self._next[last]
+                words[to], self._next[to], self._filled[to] = (
+                    words[last],
+                    self._next[last],
+                    self._filled[last],
+                )
                 for codes in self._codes_apart:
-                    codes[to] = codes[last]
-            for links in (self._next, self._head):
-                for linked in np.array_split(links, 1 + len(links) // _MOVED_AT_A_TIME):
-                    linked[:] = moved.of(linked)
+                    by_strip = codes.reshape(strips, -1)
+                    by_strip[to] = by_strip[last]
+            for linked in np.array_split(self._next, 1 + len(self._next) // _MOVED_AT_A_TIME):
+                linked[:] = moved.strips(linked)
+            self._tail[:] = moved.after(self._tail)
         else:
-            free = np.append(np.arange(most - 1, self.most_rows - 1, -1, dtype=np.int32), free)
-        for array, each in ((self._words, self._stride // 8), (self._next, 1), (self._free, 1)):
-            array.resize(most * each, refcheck=False)
-        for codes in self._codes_apart:
-            codes.resize(most, refcheck=False)
+            free = np.append(np.arange(most - 1, strips - 1, -1, dtype=np.int32), free)
+        self.most_rows = most << self._shift
+        for array, size in (
+            (self._words, self.most_rows * self._stride // 8),
+            (self._next, most),
+            (self._free, most),
+            (self._filled, most),
+            *((codes, self.most_rows) for codes in self._codes_apart),
+        ):
+            array.resize(size, refcheck=False)
         self._free[: len(free)] = free
-        self.most_rows, self.rows = most, self._words.view(np.uint8)
+        self.rows = self._words.view(np.uint8)
         if self._code_at[1] > 1:
             self._code = self.rows.view(np.int64)
         return moved
@@ -170,13 +227,23 @@ class WaitingRoom:
         """Codes, where they are kept beside their rows."""
         return [self._code] if self._code_at[1] == 1 else []
 
-    def push(self, codes: Int64s, regions: Int64s, rows: UInt8s, at: Int64s) -> None:
-        """Let encoded rows wait, each for its region; they must fit."""
+    def push(self, codes: Int64s, regions: Int64s, rows: UInt8s, at: Int64s) -> Int64s:
+        """Let encoded rows wait, each for its region; they must fit. In which slots they are."""
         needed = int(at[-1]) + len(codes) * kernels.HEADER_BYTES
         if not self._stride and self._state[kernels.END] + needed > len(self.rows):
             kernels.close_gaps(self.rows, self._at, self._state)
-        room = (self.rows, self._code, self._next, self._free, self._at, self._head, self.count, self.since)
-        kernels.push(*room, self._state, self._stride, self._code_at[1] == 1, codes, regions, rows, at)
+        slots = np.empty(len(codes), dtype=np.int64)
+        strips = (self.rows, self._code, self._next, self._filled, self._free, self._at)
+        lists = (self._tail, self.count, self.since, self._state, self._shift, self._stride)
+        kernels.push(*strips, *lists, self._code_at[1] == 1, codes, regions, rows, at, slots)
+        return slots
+
+    def fits_anew(self, regions: Int64s, row_bytes: int) -> bool:
+        """Whether rows of these regions, of so many bytes in all, fit if nobody waits for any of them now."""
+        if not self._stride:
+            return self.fits(len(regions), row_bytes)
+        strips = -(-np.bincount(regions) >> self._shift)
+        return int(strips.sum()) <= self._free_strips
 
     def sift(
         self, found: tuple[Int64s, Int64s, Int64s, Int64s], codes: Int64s, first_codes: Int64s, counters: Any,
@@ -188,15 +255,10 @@ class WaitingRoom:
         columns[:, 2] = self._offsets
         sifting_kernels.sift(
             *found, codes, first_codes, counters, often, columns, self._template,
-            self.rows, self._code, self._next, self._free, self._head, self.count, self.since, self._state,
-            self._code_at[1] == 1, result,
+            self.rows, self._code, self._next, self._filled, self._free, self._tail, self.count, self.since,
+            self._state, self._shift, self.free_rows, self._code_at[1] == 1, result,
         )  # fmt: skip
         return result
-
-    @property
-    def next_slot(self) -> int:
-        """The slot of the row that is pushed next."""
-        return int(self._free[self.free_rows - 1])
 
     def choose(self, oldest: int, densest: int) -> Int64s:
         """Regions whose rows wait longest, then others with most rows; fewer when not so many have any."""
@@ -206,7 +268,7 @@ class WaitingRoom:
     def pop(self, regions: Int64s) -> tuple[Int64s, Int64s]:
         """Slots and codes of the rows that wait for regions, region after region; slots stay until `release`."""
         slots, codes = np.empty((2, int(self.count[regions].sum())), dtype=np.int64)
-        lists = (self._head, self.count, self._next, self._code, *self._code_at)
+        lists = (self._tail, self.count, self._next, self._filled, self._code, *self._code_at, self._shift)
         kernels.pop(*lists, regions, slots, codes)
         return slots, codes
 
@@ -219,15 +281,21 @@ class WaitingRoom:
             rows: How many for each; none for none.
             since: When the oldest of each came.
         """
-        end = np.cumsum(rows)
-        self._next[slots[:-1]] = slots[1:]
-        self._next[slots[end - 1]] = self._head[regions]
-        self._head[regions] = slots[end - rows]
+        end, strips = np.cumsum(rows), slots >> self._shift  # those of a region are linked as they were
+        since_then = (self._tail[regions] - 1) >> self._shift
+        has_new = since_then >= 0
+        self._filled[since_then[has_new]] = (self._tail[regions] - (since_then << self._shift))[has_new]
+        self._next[strips[end - 1]] = since_then
+        first = strips[end - rows]
+        self._tail[regions] = (first << self._shift) + self._filled[first]
+        self._filled[first] = 1 << self._shift  # as of all that are first: the tail says how far it is filled
         self.count[regions] += rows.astype(np.int32)
         self.since[regions] = since
 
     def release(self, slots: Int64s) -> None:
-        kernels.release(self.rows, self._free, self._at, self._state, self._stride, slots)
+        kernels.release(
+            self.rows, self._filled, self._free, self._at, self._state, self._shift, self._stride, slots
+        )
 
     def codes(self, slots: Int64s) -> Int64s:
         first, step = self._code_at
@@ -247,8 +315,15 @@ class WaitingRoom:
     def waiting_slots(self) -> Int64s:
         """Slots of all rows on the lists of regions, which stay there."""
         slots, codes = np.empty((2, int(self.count.sum())), dtype=np.int64)
-        lists = (self._head.copy(), self.count.copy(), self._next, self._code, *self._code_at)
-        kernels.pop(*lists, np.flatnonzero(self.count), slots, codes)
+        lists = (
+            self._tail.copy(),
+            self.count.copy(),
+            self._next,
+            self._filled.copy(),
+            self._code,
+            *self._code_at,
+        )
+        kernels.pop(*lists, self._shift, np.flatnonzero(self.count), slots, codes)
         return slots
 
     def too_wide(self, row: pa.RecordBatch, size_bytes: int) -> BudgetError:
@@ -274,4 +349,4 @@ class WaitingRoom:
         return self.layout.decode(self.rows, self.places(slots), memory_from=memory_from)
 
 
-__all__ = ["REGION_BYTES", "WaitingRoom"]
+__all__ = ["REGION_BYTES", "WaitingRoom", "shift_for"]

@@ -13,6 +13,7 @@ from tidemill.join.parts.arrivals import WORK_BYTES_PER_ROW
 from tidemill.join.parts.picking import MOST_REGIONS
 from tidemill.join.parts.row_cache import HOT_ENTRY_BYTES
 from tidemill.join.parts.split import MissCosts, Period, Split
+from tidemill.join.parts.waiting_room import shift_for
 from tidemill.join.tide_sizes import MOST_REGIONS_PER_READ, TideSizes
 from tidemill.master.layout import PAGE_ALIGNMENT_BYTES
 from tidemill.model.cost.tide_hot import FILLED_SHARE, hit_share, hot_probability
@@ -23,7 +24,7 @@ from tidemill.model.work import Work
 from tidemill.model.workload import Workload
 
 _PIECE_ROWS = 24_576  # probed together at most
-_SLOT_BYTES = 8  # beside a waiting row
+_STRIP_BYTES = 9  # beside the waiting rows of a strip
 _FOUND_BYTES = 16  # beside a master row while it is read
 _HOT_CHANGES_PER_ROW = 0.016  # a quarter of the hot rows goes, and as many come, every 32 probes of each
 _SPARSE_PAGES = 4  # for each row: then single pages are read
@@ -72,7 +73,7 @@ class TideModel:
     >>> sizes = MODEL.default_sizes(sales, 6_000_000)
     >>> flow = MODEL.flow(sales, sizes)
     >>> round(flow.hit_share, 2), round(flow.rows_per_region), round(2 * flow.waiting_rows / MODEL.regions(sales, sizes))
-    (0.59, 235, 235)
+    (0.59, 305, 305)
     """
 
     name: ClassVar[str] = "tide"
@@ -120,7 +121,7 @@ class TideModel:
         return SteadyState(
             work_per_row=work,
             hot_bytes=float(sizes.hot_rows_bytes),
-            waiting_bytes=waiting * _waiting_row_bytes(workload),
+            waiting_bytes=waiting * _waiting_row_bytes(workload, sizes, self.regions(workload, sizes)),
             waiting_rows=waiting,
             hit_share=flow.hit_share,
             memory_bytes=memory_split(sizes),
@@ -160,10 +161,8 @@ class TideModel:
         popularity = _popularity(workload.master_keys, workload.zipf_exponent)
         entries = min(FILLED_SHARE * _most_entries(workload, sizes.hot_rows_bytes), workload.master_keys)
         hits = hit_share(popularity, entries)
-        regions, most = (
-            self.regions(workload, sizes),
-            max(1, sizes.waiting_bytes // _waiting_row_bytes(workload)),
-        )
+        regions = self.regions(workload, sizes)
+        most = max(1, int(sizes.waiting_bytes / _waiting_row_bytes(workload, sizes, regions)))
         wanted = min(most / 8, _PIECE_ROWS * (1 - hits))
         free = wanted - min(wanted, (1 - hits) * _piece_rows(workload, sizes)) / 2
         rates = None
@@ -229,8 +228,9 @@ def _stored_row_bytes(workload: Workload) -> int:
     return (workload.master_row_bytes // 8 + 1) * 8
 
 
-def _waiting_row_bytes(workload: Workload) -> int:
-    return (workload.stream_row_bytes // 8 + 1) * 8 + _SLOT_BYTES
+def _waiting_row_bytes(workload: Workload, sizes: TideSizes, regions: int) -> float:
+    row_bytes = (workload.stream_row_bytes // 8 + 1) * 8
+    return row_bytes + _STRIP_BYTES / (1 << shift_for(sizes.waiting_bytes, row_bytes, regions))
 
 
 def _most_entries(workload: Workload, hot_bytes: int) -> float:
