@@ -78,6 +78,9 @@ class TideJoin(ProbeJoin):
         )
         self._begin_split(hot)
         self._aside = Aside(may_use_another_core=hot is None)  # whoever shares hot rows shares cores too
+        # One is probed while another leaves, if there is memory for pieces that are worth it.
+        piece = Arrivals(self.sizes.arrivals_bytes, plan.stream_row_bytes, in_pieces=True).piece_rows
+        self._in_pieces = self._aside.is_worth(piece)
         self._clear()
         # Held by the sketch: it only makes the join faster, as hot rows do.
         self._sketch = FrequencySketch(self.sizes.sketch_bytes)
@@ -91,7 +94,10 @@ class TideJoin(ProbeJoin):
         # Held by arrivals
         equal_rows = all(fixed_width(field.type) for field in self.plan.stream_schema)
         self._arrivals = Arrivals(
-            self.sizes.arrivals_bytes, self.plan.stream_row_bytes, equal_rows=equal_rows
+            self.sizes.arrivals_bytes,
+            self.plan.stream_row_bytes,
+            equal_rows=equal_rows,
+            in_pieces=self._in_pieces,
         )
         self._rows_in = 0
         self._front: Front | None = None

@@ -9,6 +9,9 @@ from tidemill.core.units import format_bytes
 
 # Beside a row itself: key, presence, entry, start, count and two gather positions while it is probed.
 WORK_BYTES_PER_ROW = 56
+_QUEUED_WORK_BYTES = 9  # key and presence
+_QUEUE_SHARE = 0.3
+_PIECES_AT_WORK = 3  # one is probed, two are put together
 
 
 class Arrivals:
@@ -20,9 +23,21 @@ class Arrivals:
         limit_bytes: For all of them, with work space.
         expected_row_bytes: Of a row on average.
         equal_rows: Whether all rows are equally long.
+        in_pieces: Whether rows are taken in pieces of `piece_rows`, several of which are at work at a time: then those that
+            have not been taken need no work space yet, and have less of the bytes.
     """
 
-    def __init__(self, limit_bytes: int, expected_row_bytes: int, *, equal_rows: bool = False) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        expected_row_bytes: int,
+        *,
+        equal_rows: bool = False,
+        in_pieces: bool = False,
+    ) -> None:
+        self._in_pieces = in_pieces
+        self._queue_bytes = int(_QUEUE_SHARE * limit_bytes) if in_pieces else limit_bytes
+        self._queued_work_bytes = _QUEUED_WORK_BYTES if in_pieces else WORK_BYTES_PER_ROW
         self.rows = 0
         self.begun = 0
         self._limit_bytes = limit_bytes
@@ -34,17 +49,26 @@ class Arrivals:
 
     @property
     def bytes_held(self) -> int:
-        return sum(self._taken_bytes) + self._batch_bytes + self.rows * WORK_BYTES_PER_ROW
+        return sum(self._taken_bytes) + self._queued_bytes
+
+    @property
+    def _queued_bytes(self) -> int:
+        return self._batch_bytes + self.rows * self._queued_work_bytes
 
     def room(self, row_bytes: int | None = None) -> int:
         """Rows that may come; none until half of the space is free, lest batches crumble to a few rows."""
-        each = (row_bytes or self._expected_row_bytes) + WORK_BYTES_PER_ROW
+        each = (row_bytes or self._expected_row_bytes) + self._queued_work_bytes
         left_bytes = self._limit_bytes - self.bytes_held
-        return left_bytes // each if left_bytes > self._limit_bytes // 2 else 0
+        if self._in_pieces:
+            left_bytes = min(left_bytes, self._queue_bytes - self._queued_bytes)
+        rows = left_bytes // each if left_bytes > self._queue_bytes // 2 else 0
+        if not rows and self._in_pieces and not self.bytes_held:  # one that is wide may have all of it
+            rows = int(each - self._queued_work_bytes + WORK_BYTES_PER_ROW <= self._limit_bytes)
+        return rows
 
     def add(self, batch: pa.RecordBatch) -> None:
         batch_bytes = batch.nbytes
-        needed = batch_bytes + batch.num_rows * WORK_BYTES_PER_ROW
+        needed = batch_bytes + batch.num_rows * self._queued_work_bytes
         if self.bytes_held + needed > self._limit_bytes:
             raise BudgetError(
                 f"{batch.num_rows} stream rows take {format_bytes(needed)}, arrivals have "
@@ -78,8 +102,24 @@ class Arrivals:
 
     @property
     def most_rows(self) -> int:
-        """That may be here at a time, if they are as long as expected."""
+        """That may be here at a time, if they are as long as expected and all are at work."""
         return self._limit_bytes // (self._expected_row_bytes + WORK_BYTES_PER_ROW)
+
+    @property
+    def piece_rows(self) -> int:
+        """Of one piece, so that some are at work beside those that come."""
+        at_work = self._limit_bytes - self._queue_bytes
+        return max(1, at_work // _PIECES_AT_WORK // (self._expected_row_bytes + WORK_BYTES_PER_ROW))
+
+    def fitting(self, rows: int) -> int:
+        """How many of so many rows find work space beside those that were taken."""
+        if not self._in_pieces:
+            return rows
+        each = self.next_row_bytes() + WORK_BYTES_PER_ROW
+        taken_bytes = sum(self._taken_bytes)
+        in_all = (self._limit_bytes - self.bytes_held) // (WORK_BYTES_PER_ROW - _QUEUED_WORK_BYTES)
+        at_work = (self._limit_bytes - self._queue_bytes - taken_bytes) // each
+        return min(rows, in_all, max(at_work, int(not taken_bytes)))
 
     def take(self, most_rows: int, *, beside_others: bool = False) -> pa.RecordBatch:
         """The oldest rows, from one batch; they count as held until `let_go`, those taken before only if so wanted."""

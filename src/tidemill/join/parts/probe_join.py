@@ -26,8 +26,6 @@ MOST_PATIENCE = 16
 """Times half the room's rows that may pass while rows wait. At Zipf 1.25, where one row in 16 misses, a room that must be served
 after half its rows is a quarter full, and four times as many bytes are read a row."""
 _PIECE_ROWS = 24_576  # probed together: their hot rows fit the second-level cache while columns are gathered
-_PIECES_OF_ARRIVALS = 6
-"""Two are put together, one is probed, and three come: a batch is taken when half of the space is free."""
 
 
 class Front:
@@ -79,6 +77,7 @@ class ProbeJoin(SplitJoin):
 
     _arrivals: Arrivals
     _aside: Aside
+    _in_pieces: bool
     _sketch: FrequencySketch
     _taker: RowTaker
     _front: Front | None
@@ -122,9 +121,7 @@ class ProbeJoin(SplitJoin):
 
     def _piece_rows(self) -> int:
         """Rows of the oldest batch in pieces of equal length; short ones, where one is probed while another leaves."""
-        most = _PIECE_ROWS
-        if self._aside.is_worth(self._arrivals.most_rows // _PIECES_OF_ARRIVALS):
-            most = min(most, self._arrivals.most_rows // _PIECES_OF_ARRIVALS)
+        most = min(_PIECE_ROWS, self._arrivals.piece_rows) if self._in_pieces else _PIECE_ROWS
         rows = self._arrivals.next_rows
         return -(-rows // max(1, -(-rows // most)))
 
@@ -139,9 +136,12 @@ class ProbeJoin(SplitJoin):
             self._see_off(self._departures.all(), tally)  # hot rows move
             with tally.timed("renew"):
                 self._hot.renew()
+        rows = min(self._fitting_rows(), self._arrivals.next_rows)
+        while self._arrivals.fitting(rows) < rows and self._departures.hits_rows:
+            self._see_off(self._departures.first(), tally)
         with tally.timed("probe"):
             front, begin = self._look_at_front(), self._arrivals.begun
-            piece = slice(begin, begin + min(self._fitting_rows(), self._arrivals.next_rows))
+            piece = slice(begin, begin + self._arrivals.fitting(rows))
             codes, sources = front.codes[piece], front.sources(begin)
             probed = Probed(codes, *self._hot.probe(codes, front.present[piece]), sources=sources)
         with tally.timed("wait"):
