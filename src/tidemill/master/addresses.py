@@ -62,6 +62,21 @@ def _storer(bits: int) -> Callable[[int, int], None]:
     return cast("Callable[[int, int], None]", store)
 
 
+def _float_storer() -> Callable[[int, float], None]:
+    """An intrinsic that writes a float of eight bytes to an address."""
+
+    @intrinsic
+    def store(_: Any, address: Any, value: Any) -> Any:  # noqa: ARG001 - as above
+        def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+            pointer = builder.inttoptr(arguments[0], ir.DoubleType().as_pointer())
+            builder.store(arguments[1], pointer, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.float64), generate
+
+    return cast("Callable[[int, float], None]", store)
+
+
 def _fetcher(*, writes: bool) -> Callable[[int], None]:
     """An intrinsic that asks for the cache line at an address, without waiting for it; any address will do."""
 
@@ -114,6 +129,7 @@ def _shared_storer() -> Callable[[int, int], None]:
 move_32, move_16, move_8, move_4, move_2, move_1 = (_mover(size) for size in (32, 16, 8, 4, 2, 1))
 load_8, load_32, load_64 = (_loader(bits) for bits in (8, 32, 64))
 store_8, store_16, store_32, store_64 = (_storer(bits) for bits in (8, 16, 32, 64))
+store_float = _float_storer()
 fetch = _fetcher(writes=False)
 fetch_to_write = _fetcher(writes=True)
 """Where another core may have read it: it need not be asked again when the line is written to."""
@@ -172,5 +188,6 @@ __all__ = [
     "store_16",
     "store_32",
     "store_64",
+    "store_float",
     "store_shared",
 ]
