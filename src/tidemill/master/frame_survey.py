@@ -16,7 +16,8 @@ class FrameSurvey:
 
     def __init__(self) -> None:
         self._first: UInt8s | None = None
-        self._is_same = self._is_digit = np.empty(0, dtype=np.bool_)
+        self._is_same = np.empty(0, dtype=np.bool_)
+        self._has_digits = True
         self.is_possible = True
 
     def add(self, column: "pa.Array[Any]") -> None:
@@ -26,13 +27,11 @@ class FrameSurvey:
             return
         if self._first is None:
             self._first, self._is_same = values[0].copy(), np.ones(values.shape[1], dtype=np.bool_)
-            self._is_digit = are_digits(values[:1])
         if values.shape[1] != len(self._first) or len(self._first) > MOST_VALUE_BYTES:
             self.is_possible = False
             return
         self._is_same &= (values == self._first).all(axis=0)
-        differs = self._middle
-        self._is_digit[differs] &= are_digits(values[:, differs])
+        self._has_digits = self._has_digits and are_digits(values[:, self._middle])
 
     def framed(self) -> Framed | None:
         """The frame of all values; None where they differ in length, or nothing would be left to store.
@@ -47,12 +46,13 @@ class FrameSurvey:
         return Framed(len(first) - len(begins) - len(ends), begins, ends)
 
     def packed(self) -> Framed | Digits | None:
-        """The frame, or the numbers in it where all values have one and that is shorter."""
+        """The frame, or the digits in it where there is nothing else."""
         framed = self.framed()
-        if framed is None or not self._is_digit[len(framed.begins) :][: framed.width].all():
+        if framed is None or self._first is None or framed.width == 1:
             return framed
-        digits = Digits(framed)
-        return digits if digits.is_worth_it else framed
+        # Where values differ only since later batches, those before are as the first one is.
+        has_digits = self._has_digits and are_digits(self._first[self._middle])
+        return Digits(framed) if has_digits else framed
 
     @property
     def _middle(self) -> slice:

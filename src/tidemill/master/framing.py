@@ -77,16 +77,7 @@ class Framed:
         middles = self.middles(column)
         if middles is None:
             raise DoesNotFitError
-        stored = np.zeros((len(column), self.width), dtype=np.uint8)
-        valid = None
-        if column.null_count:
-            is_valid: Any = column.is_valid()
-            valid = is_valid.buffers()[1]
-            stored[is_valid.to_numpy(zero_copy_only=False)] = middles
-        else:
-            stored[:] = middles
-        buffers = [valid, pa.py_buffer(stored.data)]
-        return pa.Array.from_buffers(pa.binary(self.width), len(column), buffers, column.null_count)
+        return in_bytes_of_rows(middles, column)
 
     def middles(self, column: "pa.Array[Any]") -> UInt8s | None:
         """What lies inside the frame, a line a value that is not NULL; None where one does not fit."""
@@ -99,6 +90,18 @@ class Framed:
         is_framed = (values[:, :first] == frame[:first]).all()
         is_framed &= (values[:, last:] == frame[last : self.longest_bytes]).all()
         return values[:, first:last] if is_framed else None
+
+
+def in_bytes_of_rows(stored: UInt8s, column: "pa.Array[Any]") -> "pa.Array[Any]":
+    """Lines of bytes, one a value that is not NULL, as a column that has NULL where the other has."""
+    valid, width = None, stored.shape[1]
+    if column.null_count:
+        is_valid: Any = column.is_valid()
+        valid = is_valid.buffers()[1]
+        found, stored = stored, np.zeros((len(column), width), dtype=np.uint8)
+        stored[is_valid.to_numpy(zero_copy_only=False)] = found
+    buffers = [valid, pa.py_buffer(np.ascontiguousarray(stored).data)]
+    return pa.Array.from_buffers(pa.binary(width), len(column), buffers, column.null_count)
 
 
 def equally_long(column: "pa.Array[Any]") -> UInt8s | None:
@@ -115,4 +118,4 @@ def equally_long(column: "pa.Array[Any]") -> UInt8s | None:
     return content[begin : begin + len(values) * size].reshape(len(values), size)
 
 
-__all__ = ["MOST_VALUE_BYTES", "Framed", "UInt8s", "equally_long"]
+__all__ = ["MOST_VALUE_BYTES", "Framed", "UInt8s", "equally_long", "in_bytes_of_rows"]

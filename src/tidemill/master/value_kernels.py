@@ -3,10 +3,9 @@
 They move in pieces of 32 bytes that may spill beyond their end, onto what is written later.
 """
 
-import numpy as np
 from numba import njit, types
 
-from tidemill.master.addresses import load_32, load_64, move_bytes, spill_bytes
+from tidemill.master.addresses import load_32, load_64, move_bytes, spill_bytes, store_digits
 from tidemill.master.column_kernels import (
     BEFORE,
     BLOCK_ROWS,
@@ -21,7 +20,6 @@ from tidemill.master.column_kernels import (
     WITH_VALUES,
     number_of,
 )
-from tidemill.master.digit_kernels import write_digits
 from tidemill.master.row_kernels import (
     BYTES,
     CODED,
@@ -35,6 +33,8 @@ from tidemill.master.row_kernels import (
     Int64s,
     UInt8s,
 )
+
+_WORD_BYTES = 8
 
 
 @njit(
@@ -71,17 +71,24 @@ def _get_framed(base: int, at: Int64s, begin: int, until: int, column: Int64s, e
     cache=True,
 )
 def _get_digits(base: int, at: Int64s, begin: int, until: int, column: Int64s, ends: int, to: int) -> None:
-    """As `_get_framed`, with a number inside that becomes digits; 0 should the row hold one that is too long."""
-    slot_end, size, before = column[SLOT] + column[STORED], column[VALUES], column[DICTIONARY]
-    content, content_end, digits = column[CONTENT], column[CONTENT_END], column[MIDDLE]
-    limit, unused_bits = np.uint64(10**digits), np.uint64(64 - 8 * column[STORED])
+    """Values with digits in a frame, of a block of rows: each part may spill over the next, which comes after it."""
+    slot, stored, before = column[SLOT], column[STORED], column[DICTIONARY]
+    frame, frame_end, behind = column[CONTENT], column[CONTENT_END], column[DICTIONARY] + column[MIDDLE]
+    size_behind = column[VALUES] - behind
     for i in range(begin, until):
         place, end = load_32(ends + i * 4), load_32(ends + i * 4 + 4)
         if end > place:
-            number = np.uint64(load_64(base + at[i] + slot_end - 8)) >> unused_bits
-            spill_bytes(to + place, content, size, content_end)
-            number = number if number < limit else np.uint64(0)
-            write_digits(to + place + before, number, digits, content + before)
+            source, target = base + at[i] + slot, to + place
+            spill_bytes(target, frame, before, frame_end)
+            done = 0
+            while stored - done > _WORD_BYTES:
+                store_digits(target + before + 2 * done, load_64(source + done))
+                done += _WORD_BYTES
+            # The word that ends with the last digit: one that begins with it may end beyond the rows.
+            word = load_64(source + stored - _WORD_BYTES) >> (8 * (_WORD_BYTES - stored + done))
+            store_digits(target + before + 2 * done, word)
+            if size_behind:
+                spill_bytes(target + behind, frame + behind, size_behind, frame_end)
 
 
 @njit(types.void(READ_BYTES, READ_INT64S, READ_FACTS, READ_FACTS, READ_BYTES, BYTES), cache=True, nogil=True)
