@@ -1,6 +1,7 @@
 """Floats as whole numbers: the same bits, or not at all."""
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from tidemill.master.rows import RowLayout
 from tidemill.master.scaling import MOST_PLACES, ScaleSurvey
 from tidemill.master.short_numbers import DoesNotFitError
 
-Floats = list[float | None]
+Floats = Sequence[float | None]
 
 
 def bits(values: Floats) -> list[bytes | None]:

@@ -12,12 +12,14 @@ spreading halves of bytes takes what copying the digits does. One with another c
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tidemill.master.framing import Framed, UInt8s, in_bytes_of_rows
 from tidemill.master.short_numbers import DoesNotFitError
 
-_UPPER_HALF, _UPPER_HALF_OF_DIGITS, _LOWER_HALF = 0xF0, 0x30, 0x0F
+_UPPER_HALF, _UPPER_HALF_OF_DIGITS, _LOWER_HALF = (np.uint8(bits) for bits in (0xF0, 0x30, 0x0F))
+_HALF_BITS = np.uint8(4)
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,9 @@ class Digits:
         middles = self.frame.middles(column)
         if middles is None or not are_digits(middles):
             raise DoesNotFitError
-        first, second = middles[:, 0::2] & _LOWER_HALF, middles[:, 1::2] << 4
-        first[:, : second.shape[1]] |= second
-        return in_bytes_of_rows(first, column)
+        stored = middles[:, 0::2] & _LOWER_HALF
+        stored[:, : middles.shape[1] // 2] |= middles[:, 1::2] << _HALF_BITS
+        return in_bytes_of_rows(stored, column)
 
 
 def are_digits(values: UInt8s) -> bool:

@@ -44,7 +44,7 @@ class Scaled:
 
     @property
     def divisor(self) -> int:
-        return 10**self.places
+        return int(10**self.places)
 
     def holding(self, column: "pa.Array[Any]") -> "Scaled | None":
         """Itself, if it holds the column too."""

@@ -27,7 +27,7 @@ def bytes_for(low: int, high: int, *, fewer_than: int) -> int | None:
 
 def is_held(low: int, high: int, width: int) -> bool:
     """Whether so many bytes hold both, with their signs."""
-    limit = 2 ** (8 * width - 1)
+    limit = 1 << (8 * width - 1)
     return -limit <= low and high < limit
 
 
