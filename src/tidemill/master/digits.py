@@ -4,9 +4,10 @@
 article number 0000048271 of the season     five bytes for the ten digits
 ```
 All digits have the same upper half in ASCII, and so have the six characters behind them: a time such as 12:30:59 is stored so
-too, and no row, damaged or not, gives anything but ASCII. The number itself would be a byte shorter from nine digits on in
-places, never so for ten; but writing it out, even eight digits at a time by products and shifts, took 14 ns a value where
-spreading halves of bytes takes what copying the digits does. One with another character goes back to its frame.
+too, and no row, damaged or not, gives anything but ASCII. A value with another character takes the column back to its frame.
+
+The number that the digits are takes five bytes for ten digits too, and at most one byte less for up to eighteen. But writing
+it out, even eight digits at a time by products and shifts, took 14 ns a value more; spread halves take no more than a copy.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@
 Narrow  whole numbers, dates and times   as many bytes as the largest needs, with its sign
 Coded   strings and binaries that repeat the number of the value in a dictionary, 0 for NULL
 Framed  those that are equally long      what lies between the bytes with which all of them begin and end (`framing.py`)
-Digits  framed ones, digits alone inside the number that the digits are (`digits.py`)
+Digits  framed ones of digits alone      half a byte a digit (`digits.py`)
 Scaled  floats with few decimal places   the whole number that a power of ten divides (`scaling.py`)
 ```
 Rows that are shorter by a third are swept in two thirds of the time, and half as many more are hot in the same memory.

@@ -132,7 +132,7 @@ class Slot:
         if isinstance(self.packed, Framed | Digits):
             frame = self.packed.frame if isinstance(self.packed, Digits) else self.packed
             start = frame.template.ctypes.data
-            facts[5] = frame.width  # in place of `open_before`: values in rows do not come before it
+            facts[5] = frame.width  # `open_before` means nothing here: no value lies behind the slots
             return [*facts, frame.longest_bytes, len(frame.begins), start, start + len(frame.template)]
         if not isinstance(self.packed, Coded):
             return [*facts, self.packed.divisor if isinstance(self.packed, Scaled) else 0, 0, 0, 0]
