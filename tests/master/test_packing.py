@@ -14,9 +14,9 @@ from tidemill.core.errors import SpecError, StoreError
 from tidemill.core.files import read_sealed, write_sealed
 from tidemill.master import MasterData
 from tidemill.master.feeds_difference import ReRead, folder_beside
-from tidemill.master.framing import FrameSurvey
+from tidemill.master.frame_survey import FrameSurvey
 from tidemill.master.layout import MANIFEST_FILE, version_folder
-from tidemill.master.packing import PACKED_FILE, Coded, Framed, Narrow, Packing
+from tidemill.master.packing import PACKED_FILE, Coded, Digits, Framed, Narrow, Packing
 from tidemill.master.rows import RowLayout
 from tidemill.master.survey import Survey
 
@@ -36,6 +36,10 @@ def table(rows: int = 3000) -> pa.Table:
             "number": pa.array(
                 [None if n % 11 == 0 else f"no. {n:06d} of the season" for n in range(rows)], pa.string()
             ),
+            "mark": pa.array([None if n % 5 == 0 else f"[{n:04x}]" for n in range(rows)], pa.string()),
+            "price": pa.array(
+                [None if n % 13 == 0 else (7 * n - 900) / 100 for n in range(rows)], pa.float64()
+            ),
         }
     )
 
@@ -51,15 +55,19 @@ def master(tmp_path: Path) -> MasterData:
 
 def test_the_rows_are_the_same_in_fewer_bytes(master: MasterData, tmp_path: Path) -> None:
     plain = MasterData.build(table(), key="id", path=tmp_path / "plain", page_bytes=4096, pack=False)
-    frame = master.packing.columns["number"]
-    assert frame == Framed(6, b"no. ", b" of the season")
+    digits, frame = master.packing.columns["number"], master.packing.columns["mark"]
+    assert isinstance(digits, Digits)
+    assert digits.frame == Framed(6, b"no. ", b" of the season")
+    assert frame == Framed(4, b"[", b"]")
     assert master.packing.form == {
         "stock": "narrow 3",
         "shelf": "narrow 2",
         "listed_on": "narrow 2",
+        "price": "scaled 2 of 2",
         "colour": "coded 1",
         "name": "coded 2",
-        "number": frame.form,
+        "number": f"digits 3 as {digits.frame.form}",
+        "mark": frame.form,
     }
     assert rows_of(master) == rows_of(plain) == table().to_pylist()
     assert master.pages < 0.6 * plain.pages
@@ -143,6 +151,12 @@ def test_new_values_lengthen_the_dictionary_and_leave_rows_as_they_are(master: M
         ("number", ["no. 123456 of the winter"]),
         ("number", ["No. 123456 of the season"]),
         ("number", [""]),
+        ("mark", ["[12345]"]),
+        ("mark", ["(1234)"]),
+        ("price", [0.125]),
+        ("price", [400.0]),
+        ("price", [float("inf")]),
+        ("price", [1 / 3]),
     ],
 )
 def test_a_column_that_outgrows_its_packing_goes_back_to_its_own_width(
@@ -237,7 +251,7 @@ def test_stores_of_the_format_before_are_read(tmp_path: Path) -> None:
 
 
 def test_stores_of_format_4_tell_their_packing_in_numbers(tmp_path: Path) -> None:
-    rows = table().drop_columns(["number"])
+    rows = table().drop_columns(["number", "mark", "price"])
     old = MasterData.build(rows, key="id", path=tmp_path, page_bytes=4096, pack=True)
     file = version_folder(old.path, old.version) / MANIFEST_FILE
     record = read_sealed(file)

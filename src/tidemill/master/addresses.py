@@ -62,6 +62,43 @@ def _storer(bits: int) -> Callable[[int, int], None]:
     return cast("Callable[[int, int], None]", store)
 
 
+def _digits_storer() -> Callable[[int, int], None]:
+    """An intrinsic that writes sixteen digits to an address: the halves of the bytes of a word, the lowest first."""
+
+    @intrinsic
+    def store(_: Any, address: Any, word: Any) -> Any:  # noqa: ARG001 - as above
+        def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+            eight, sixteen = (ir.VectorType(ir.IntType(8), size) for size in (8, 16))
+            order = ir.Constant(ir.VectorType(ir.IntType(32), 16), [8 * (n % 2) + n // 2 for n in range(16)])
+            word = builder.bitcast(arguments[1], eight)
+            lower = builder.and_(word, ir.Constant(eight, [0x0F] * 8))
+            upper = builder.lshr(word, ir.Constant(eight, [4] * 8))
+            digits = builder.or_(
+                builder.shuffle_vector(lower, upper, order), ir.Constant(sixteen, [ord("0")] * 16)
+            )
+            builder.store(digits, builder.inttoptr(arguments[0], sixteen.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return cast("Callable[[int, int], None]", store)
+
+
+def _float_storer() -> Callable[[int, float], None]:
+    """An intrinsic that writes a float of eight bytes to an address."""
+
+    @intrinsic
+    def store(_: Any, address: Any, value: Any) -> Any:  # noqa: ARG001 - as above
+        def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+            pointer = builder.inttoptr(arguments[0], ir.DoubleType().as_pointer())
+            builder.store(arguments[1], pointer, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.float64), generate
+
+    return cast("Callable[[int, float], None]", store)
+
+
 def _fetcher(*, writes: bool) -> Callable[[int], None]:
     """An intrinsic that asks for the cache line at an address, without waiting for it; any address will do."""
 
@@ -114,6 +151,7 @@ def _shared_storer() -> Callable[[int, int], None]:
 move_32, move_16, move_8, move_4, move_2, move_1 = (_mover(size) for size in (32, 16, 8, 4, 2, 1))
 load_8, load_32, load_64 = (_loader(bits) for bits in (8, 32, 64))
 store_8, store_16, store_32, store_64 = (_storer(bits) for bits in (8, 16, 32, 64))
+store_float, store_digits = _float_storer(), _digits_storer()
 fetch = _fetcher(writes=False)
 fetch_to_write = _fetcher(writes=True)
 """Where another core may have read it: it need not be asked again when the line is written to."""
@@ -172,5 +210,7 @@ __all__ = [
     "store_16",
     "store_32",
     "store_64",
+    "store_digits",
+    "store_float",
     "store_shared",
 ]

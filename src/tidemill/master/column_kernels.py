@@ -1,7 +1,4 @@
-"""Compiled loops of the row format: rows into columns.
-
-Values of open length move in pieces of 32 bytes that may spill beyond their end, onto what is written later.
-"""
+"""Compiled loops of the row format: rows into columns, all but values of open length (`value_kernels.py`)."""
 
 import numpy as np
 from numba import njit, types
@@ -14,11 +11,11 @@ from tidemill.master.addresses import (
     move_4,
     move_8,
     move_bytes,
-    spill_bytes,
     store_8,
     store_16,
     store_32,
     store_64,
+    store_float,
 )
 from tidemill.master.row_kernels import (
     BIT,
@@ -26,6 +23,7 @@ from tidemill.master.row_kernels import (
     BYTES,
     CACHE_LINE_BYTES,
     CODED,
+    DIGITS,
     FACTS,
     FRAMED,
     INT64S,
@@ -36,6 +34,7 @@ from tidemill.master.row_kernels import (
     READ_BYTES,
     READ_FACTS,
     READ_INT64S,
+    SCALED,
     SLOT,
     WIDTH,
     Int64s,
@@ -47,9 +46,12 @@ from tidemill.master.row_kernels import (
 BLOCK_ROWS = 128
 
 # Of a column, behind what all tables of columns have: where its values begin, its bytes in a row (`WIDTH` has those in the
-# column), and of a dictionary how many values it has, where they begin, and where they lie. Of a frame: bytes of a value, those
-# before its middle, and where a value without its middle lies.
+# column), and of a dictionary how many values it has, where they begin, and where they lie. Of a frame: bytes of its middle (in
+# the place of `BEFORE`), of a value, those before its middle, and where a value without its middle lies. Of a scaled number: what
+# divides it, in the place of `VALUES`.
 BEFORE, STORED, VALUES, DICTIONARY, CONTENT, CONTENT_END = range(5, 11)
+MIDDLE, DIVISOR = BEFORE, VALUES
+WITH_VALUES = (OPEN, CODED, FRAMED, DIGITS)
 # What was found of it: where it went, whether it is free of NULLs.
 TARGET, SIZE, IS_FULL, VALUES_TARGET, VALUES_SIZE = range(5)
 
@@ -88,8 +90,16 @@ def _get_narrow(places: Int64s, rows: int, end: int, stored: int, width: int, to
             store_16(to + i * 2, _short(places[i] + end, stored))
 
 
+@njit(types.void(READ_INT64S, types.int64, types.int64, types.int64, types.int64, types.int64), cache=True)
+def _get_scaled(places: Int64s, rows: int, end: int, stored: int, divisor: int, to: int) -> None:
+    """One column of floats, of a block of rows; a product with the inverse would not give the same bits."""
+    power = float(divisor)
+    for i in range(rows):
+        store_float(to + i * 8, _short(places[i] + end, stored) / power)
+
+
 @njit(types.int64(types.int64, types.int64, types.int64), cache=True, inline="always")
-def _number(end: int, stored: int, values: int) -> int:
+def number_of(end: int, stored: int, values: int) -> int:
     """The number of a value in its dictionary; 0, an empty one, should the row hold nonsense."""
     number = _short(end, stored)
     return number if 0 <= number < values else 0
@@ -101,7 +111,7 @@ def _get_coded_ends(places: Int64s, rows: int, column: Int64s, total: int, to: i
     end, stored = column[SLOT] + column[STORED], column[STORED]
     values, dictionary = column[VALUES], column[DICTIONARY]
     for i in range(rows):
-        place = dictionary + 4 * _number(places[i] + end, stored, values)
+        place = dictionary + 4 * number_of(places[i] + end, stored, values)
         total += load_32(place + 4) - load_32(place)
         store_32(to + i * 4, total)
     return total
@@ -152,7 +162,7 @@ def _place_columns(columns: Int64s, rows: int, found: Int64s) -> int:
     end = 0
     for c in range(len(columns)):
         kind, width = columns[c, KIND], columns[c, WIDTH]
-        has_ends = kind in (OPEN, CODED, FRAMED)
+        has_ends = kind in WITH_VALUES
         size = (rows + 7) >> 3 if kind == BITS else (rows + has_ends) * width
         found[c, TARGET], found[c, SIZE], found[c, IS_FULL] = end, size, 1
         found[c, VALUES_SIZE] = 0
@@ -166,7 +176,7 @@ def _place_values(columns: Int64s, found: Int64s) -> None:
     end = 0
     for c in range(len(columns)):
         found[c, VALUES_TARGET] = end
-        if columns[c, KIND] in (OPEN, CODED, FRAMED):
+        if columns[c, KIND] in WITH_VALUES:
             end += (found[c, VALUES_SIZE] + 2 * CACHE_LINE_BYTES - 1) & -CACHE_LINE_BYTES
     found[len(columns), VALUES_TARGET] = end
 
@@ -231,7 +241,7 @@ def get_columns(rows: UInt8s, at: Int64s, columns: Int64s, out: UInt8s, found: I
     _make_absent(columns, nothing.ctypes.data)
     places = np.empty(BLOCK_ROWS, dtype=np.int64)
     for c in range(len(columns)):
-        if columns[c, KIND] in (OPEN, CODED, FRAMED):
+        if columns[c, KIND] in WITH_VALUES:
             store_32(target + found[c, TARGET], 0)
     for begin in range(0, len(at), BLOCK_ROWS):
         until = min(len(at), begin + BLOCK_ROWS)
@@ -261,74 +271,21 @@ def get_columns(rows: UInt8s, at: Int64s, columns: Int64s, out: UInt8s, found: I
             elif kind == CODED:
                 so_far, to = found[c, VALUES_SIZE], to + (begin + 1) * 4
                 found[c, VALUES_SIZE] = _get_coded_ends(places, count, columns[c], so_far, to)
-            elif kind == FRAMED:
+            elif kind in (FRAMED, DIGITS):
                 so_far, to = found[c, VALUES_SIZE], to + (begin + 1) * 4
                 found[c, VALUES_SIZE] = _get_framed_ends(places, count, columns[c], so_far, to)
             elif kind == NARROW:
                 stored = columns[c, STORED]
                 _get_narrow(places, count, slot + stored, stored, width, to + begin * width)
+            elif kind == SCALED:
+                stored = columns[c, STORED]
+                _get_scaled(places, count, slot + stored, stored, columns[c, DIVISOR], to + begin * width)
             elif kind == BITS:
                 _get_bits(places, count, slot, 0, to + (begin >> 3))
             else:
                 _get_fixed(places, count, slot, width, to + begin * width)
     _place_values(columns, found)
     return absent
-
-
-@njit(
-    types.void(types.int64, READ_INT64S, types.int64, types.int64, READ_INT64S, types.int64, types.int64),
-    cache=True,
-)
-def _get_coded(base: int, at: Int64s, begin: int, until: int, column: Int64s, ends: int, to: int) -> None:
-    """Values of a dictionary, of a block of rows."""
-    slot_end, stored = column[SLOT] + column[STORED], column[STORED]
-    for i in range(begin, until):
-        place, end = load_32(ends + i * 4), load_32(ends + i * 4 + 4)
-        if end > place:
-            number = _number(base + at[i] + slot_end, stored, column[VALUES])
-            source = column[CONTENT] + load_32(column[DICTIONARY] + 4 * number)
-            spill_bytes(to + place, source, end - place, column[CONTENT_END])
-
-
-@njit(
-    types.void(types.int64, READ_INT64S, types.int64, types.int64, READ_INT64S, types.int64, types.int64),
-    cache=True,
-)
-def _get_framed(base: int, at: Int64s, begin: int, until: int, column: Int64s, ends: int, to: int) -> None:
-    """Values that begin and end alike, of a block of rows: the frame, which may spill over the next, then what is inside."""
-    slot, stored, size, before = column[SLOT], column[STORED], column[VALUES], column[DICTIONARY]
-    for i in range(begin, until):
-        place, end = load_32(ends + i * 4), load_32(ends + i * 4 + 4)
-        if end > place:
-            spill_bytes(to + place, column[CONTENT], size, column[CONTENT_END])
-            move_bytes(to + place + before, base + at[i] + slot, stored)
-
-
-@njit(types.void(READ_BYTES, READ_INT64S, READ_FACTS, READ_FACTS, READ_BYTES, BYTES), cache=True, nogil=True)
-def get_values(
-    rows: UInt8s, at: Int64s, columns: Int64s, found: Int64s, offsets: UInt8s, out: UInt8s
-) -> None:
-    """Gather values of open length into `out`; their ends are those that `get_columns` put into `offsets`."""
-    base, target = rows.ctypes.data, out.ctypes.data
-    readable_end = base + len(rows)
-    for begin in range(0, len(at), BLOCK_ROWS):
-        until = min(len(at), begin + BLOCK_ROWS)
-        for c in range(len(columns)):
-            if columns[c, KIND] not in (OPEN, CODED, FRAMED):
-                continue
-            ends, before = offsets.ctypes.data + found[c, TARGET], columns[c, BEFORE]
-            to = target + found[c, VALUES_TARGET]
-            if columns[c, KIND] == CODED:
-                _get_coded(base, at, begin, until, columns[c], ends, to)
-                continue
-            if columns[c, KIND] == FRAMED:
-                _get_framed(base, at, begin, until, columns[c], ends, to)
-                continue
-            for i in range(begin, until):
-                place, end = load_32(ends + i * 4), load_32(ends + i * 4 + 4)
-                if end > place:
-                    start = before if before > 0 else load_32(base + at[i] - before)
-                    spill_bytes(to + place, base + at[i] + start, end - place, readable_end)
 
 
 @njit(types.int64(READ_BYTES, READ_INT64S, types.int64, types.int64, BYTES), cache=True, nogil=True)
@@ -355,13 +312,21 @@ def get_presence(at: Int64s, out: UInt8s) -> None:
 
 
 __all__ = [
+    "BEFORE",
     "BLOCK_ROWS",
+    "CONTENT",
+    "CONTENT_END",
+    "DICTIONARY",
     "IS_FULL",
+    "MIDDLE",
     "SIZE",
+    "STORED",
     "TARGET",
+    "VALUES",
     "VALUES_TARGET",
+    "WITH_VALUES",
     "get_columns",
     "get_presence",
     "get_validity",
-    "get_values",
+    "number_of",
 ]

@@ -16,16 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemill.master.short_numbers import DoesNotFitError
+
 MOST_VALUE_BYTES = 256
 """Of a value that is not stored in full: whoever bounds the size of output must reckon with the longest."""
 _SPILL_BYTES = 64  # behind a template, which is copied in pieces
-_DIGITS = b"0123456789"
 
 UInt8s = npt.NDArray[np.uint8]
-
-
-class DoesNotFitError(Exception):
-    """A column has a value that its packing cannot hold."""
 
 
 @dataclass(frozen=True)
@@ -73,25 +70,16 @@ class Framed:
 
     def holding(self, column: "pa.Array[Any]") -> "Framed | None":
         """Itself, if it holds the column too."""
-        return None if self._middles(column) is None else self
+        return None if self.middles(column) is None else self
 
     def pack(self, column: "pa.Array[Any]") -> "pa.Array[Any]":
         """The column in bytes of this width."""
-        middles = self._middles(column)
+        middles = self.middles(column)
         if middles is None:
             raise DoesNotFitError
-        stored = np.zeros((len(column), self.width), dtype=np.uint8)
-        valid = None
-        if column.null_count:
-            is_valid: Any = column.is_valid()
-            valid = is_valid.buffers()[1]
-            stored[is_valid.to_numpy(zero_copy_only=False)] = middles
-        else:
-            stored[:] = middles
-        buffers = [valid, pa.py_buffer(stored.data)]
-        return pa.Array.from_buffers(pa.binary(self.width), len(column), buffers, column.null_count)
+        return in_bytes_of_rows(middles, column)
 
-    def _middles(self, column: "pa.Array[Any]") -> UInt8s | None:
+    def middles(self, column: "pa.Array[Any]") -> UInt8s | None:
         """What lies inside the frame, a line a value that is not NULL; None where one does not fit."""
         values = equally_long(column)
         if values is None or (len(values) and values.shape[1] != self.longest_bytes):
@@ -104,37 +92,16 @@ class Framed:
         return values[:, first:last] if is_framed else None
 
 
-class FrameSurvey:
-    """What all values of a column have in common, as far as it was seen."""
-
-    def __init__(self) -> None:
-        self._first: UInt8s | None = None
-        self._is_same = np.empty(0, dtype=np.bool_)
-        self.is_possible = True
-
-    def add(self, column: "pa.Array[Any]") -> None:
-        values = equally_long(column) if self.is_possible else None
-        if values is None or not len(values):
-            self.is_possible &= values is not None
-            return
-        if self._first is None:
-            self._first, self._is_same = values[0].copy(), np.ones(values.shape[1], dtype=np.bool_)
-        if values.shape[1] != len(self._first) or len(self._first) > MOST_VALUE_BYTES:
-            self.is_possible = False
-            return
-        self._is_same &= (values == self._first).all(axis=0)
-
-    def framed(self) -> Framed | None:
-        """The frame of all values; None where they differ in length, or nothing would be left to store.
-
-        Digits at the inner edges count as differing: numbers that start with zeros go on to those that do not.
-        """
-        if not self.is_possible or self._first is None or self._is_same.all():
-            return None
-        first, differs = self._first.tobytes(), np.flatnonzero(~self._is_same)
-        begins = first[: differs[0]].rstrip(_DIGITS)
-        ends = first[differs[-1] + 1 :].lstrip(_DIGITS)
-        return Framed(len(first) - len(begins) - len(ends), begins, ends)
+def in_bytes_of_rows(stored: UInt8s, column: "pa.Array[Any]") -> "pa.Array[Any]":
+    """Lines of bytes, one a value that is not NULL, as a column that has NULL where the other has."""
+    valid, width = None, stored.shape[1]
+    if column.null_count:
+        is_valid: Any = column.is_valid()
+        valid = is_valid.buffers()[1]
+        found, stored = stored, np.zeros((len(column), width), dtype=np.uint8)
+        stored[is_valid.to_numpy(zero_copy_only=False)] = found
+    buffers = [valid, pa.py_buffer(np.ascontiguousarray(stored).data)]
+    return pa.Array.from_buffers(pa.binary(width), len(column), buffers, column.null_count)
 
 
 def equally_long(column: "pa.Array[Any]") -> UInt8s | None:
@@ -151,4 +118,4 @@ def equally_long(column: "pa.Array[Any]") -> UInt8s | None:
     return content[begin : begin + len(values) * size].reshape(len(values), size)
 
 
-__all__ = ["MOST_VALUE_BYTES", "DoesNotFitError", "FrameSurvey", "Framed", "equally_long"]
+__all__ = ["MOST_VALUE_BYTES", "Framed", "UInt8s", "equally_long", "in_bytes_of_rows"]

@@ -4,11 +4,13 @@
 Narrow  whole numbers, dates and times   as many bytes as the largest needs, with its sign
 Coded   strings and binaries that repeat the number of the value in a dictionary, 0 for NULL
 Framed  those that are equally long      what lies between the bytes with which all of them begin and end (`framing.py`)
+Digits  framed ones of digits alone      half a byte a digit (`digits.py`)
+Scaled  floats with few decimal places   the whole number that a power of ten divides (`scaling.py`)
 ```
 Rows that are shorter by a third are swept in two thirds of the time, and half as many more are hot in the same memory.
 Changes may bring values that do not fit (`Packing.holding`): a dictionary grows at its end, so rows keep their bytes;
-a column whose numbers outgrow their bytes, or with a value outside its frame, goes back to its full width, for which all
-rows are written anew.
+a column whose numbers outgrow their bytes, or with a value outside its frame, goes back to its full width (digits to their
+frame, if that will do), for which all rows are written anew.
 """
 
 from collections.abc import Mapping
@@ -22,15 +24,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.master.framing import MOST_VALUE_BYTES, DoesNotFitError, Framed
+from tidemill.master.digits import Digits
+from tidemill.master.framing import MOST_VALUE_BYTES, Framed
 from tidemill.master.index import read_batch, write_batch
 from tidemill.master.plain import plain, plain_type
+from tidemill.master.scaling import Scaled
+from tidemill.master.short_numbers import DoesNotFitError, bytes_for, in_bytes, is_held
 
 PACKED_FILE = "packed.arrow"
 MOST_VALUES = 2**15 - 1
 """Of a dictionary, so that a number of two bytes with sign names any of them."""
 MOST_DICTIONARY_BYTES = 2**20
-_NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -52,23 +56,18 @@ class Narrow:
     @classmethod
     def for_range(cls, low: int, high: int, *, of_bytes: int) -> "Narrow | None":
         """The shortest that holds these and a quarter more; None where that saves nothing."""
-        for width in range(1, of_bytes):
-            limit = 2 ** (8 * width - 1)
-            if -limit <= low + low // 4 and high + high // 4 < limit:
-                return cls(width)
-        return None
+        width = bytes_for(low, high, fewer_than=of_bytes)
+        return None if width is None else cls(width)
 
     def holding(self, column: "pa.Array[Any]") -> "Narrow | None":
         """One of the same width that holds the column too, or None."""
-        low, high = numbers_range(column)
-        limit = 2 ** (8 * self.width - 1)
-        return self if -limit <= low and high < limit else None
+        return self if is_held(*numbers_range(column), self.width) else None
 
     def pack(self, column: "pa.Array[Any]") -> "pa.Array[Any]":
         """The column in bytes of this width."""
         if self.holding(column) is None:
             raise DoesNotFitError
-        return _in_bytes(_numbers(column), self.width, column)
+        return in_bytes(_numbers(column), self.width, column)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,10 +129,10 @@ class Coded:
         numbers = pc.index_in(column, value_set=self.values, skip_nulls=True)
         if numbers.null_count > column.null_count:
             raise DoesNotFitError
-        return _in_bytes(numbers.fill_null(-1).to_numpy().astype(np.int64) + 1, self.width, column)
+        return in_bytes(numbers.fill_null(-1).to_numpy().astype(np.int64) + 1, self.width, column)
 
 
-Packed = Narrow | Coded | Framed
+Packed = Narrow | Scaled | Coded | Framed | Digits
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,9 @@ class Packing:
 
     def write(self, folder: Path) -> tuple[int, int]:
         """Bytes and CRC-32C of the file with dictionaries and frames; 0 where there are none."""
-        values = {name: how.values for name, how in self.columns.items() if not isinstance(how, Narrow)}
+        values = {
+            name: how.values for name, how in self.columns.items() if not isinstance(how, Narrow | Scaled)
+        }
         if not values:
             return 0, 0
         lists = [pa.ListArray.from_arrays([0, len(some)], some) for some in values.values()]
@@ -182,9 +183,13 @@ class Packing:
 def _as_told(form: str | int, values: Any) -> Packed:
     if isinstance(form, int):  # of format 4: bytes of numbers, or minus those that name values
         return Coded(-form, values) if form < 0 else Narrow(form)
-    kind, width, *_ = form.split()
+    kind, width, *more = form.split()
     if kind == "framed":
         return Framed.from_values(int(width), values)
+    if kind == "digits":  # … as framed …
+        return Digits(Framed.from_values(int(more[2]), values))
+    if kind == "scaled":  # … of …
+        return Scaled(int(width), int(more[1]))
     return Coded(int(width), values) if kind == "coded" else Narrow(int(width))
 
 
@@ -227,25 +232,19 @@ def _numbers(column: "pa.Array[Any]") -> "npt.NDArray[np.int64]":
     return numbers
 
 
-def _in_bytes(numbers: "npt.NDArray[np.int64]", width: int, column: "pa.Array[Any]") -> "pa.Array[Any]":
-    """The low bytes of each number, NULL where the column is."""
-    lowest = np.ascontiguousarray(numbers.view(np.uint8).reshape(-1, _NUMBER_BYTES)[:, :width])
-    valid = column.is_valid().buffers()[1] if column.null_count else None
-    buffers = [valid, pa.py_buffer(lowest.data)]
-    return pa.Array.from_buffers(pa.binary(width), len(numbers), buffers, column.null_count)
-
-
 __all__ = [
     "MOST_VALUES",
     "MOST_VALUE_BYTES",
     "NOT_PACKED",
     "PACKED_FILE",
     "Coded",
+    "Digits",
     "DoesNotFitError",
     "Framed",
     "Narrow",
     "Packed",
     "Packing",
+    "Scaled",
     "may_be_coded",
     "may_be_narrow",
     "numbers_range",

@@ -38,8 +38,9 @@ CACHE_LINE_BYTES = 64
 
 # What a column is, in the tables that describe columns.
 FIXED, BITS, OPEN = 0, 1, 2
-# Only of a decode: short numbers that become longer, numbers of values in a dictionary, values that all begin and end alike.
-NARROW, CODED, FRAMED = 3, 4, 5
+# Only of a decode: short numbers that become longer, numbers of values in a dictionary, values that all begin and end alike,
+# short numbers that become floats, numbers that become digits between what is alike.
+NARROW, CODED, FRAMED, SCALED, DIGITS = 3, 4, 5, 6, 7
 # Where the facts stand in the tables of columns, a line each. Of both ways:
 KIND, SLOT, WIDTH, PLACE, BIT = range(5)
 # of an encode, addresses and the first value's number. Those of a decode are in `column_kernels.py`.
@@ -187,10 +188,12 @@ __all__ = [
     "BITS",
     "CACHE_LINE_BYTES",
     "CODED",
+    "DIGITS",
     "FIXED",
     "FRAMED",
     "NARROW",
     "OPEN",
+    "SCALED",
     "copy_rows",
     "find_rows",
     "measure_rows",

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tidemill.core.errors import SpecError
 from tidemill.core.recycled import Recycled
-from tidemill.master import column_kernels
+from tidemill.master import column_kernels, value_kernels
 from tidemill.master import row_kernels as kernels
 from tidemill.master.nested import children_schema
 from tidemill.master.packing import NOT_PACKED, Packing
@@ -156,7 +156,7 @@ class RowLayout:
         columns.check_sizes(places, len(at))
         values_room, values = _allocated(values_bytes, memory_from)
         if values_bytes:
-            column_kernels.get_values(*facts, found, room, values_room)
+            value_kernels.get_values(*facts, found, room, values_room)
         arrays: list[pa.Array[Any]] = []
         # Of columns without NULLs of their own: seven bitmaps of the same bits took 10 ns a row.
         without_absent = (absent, _presence(at)) if absent else (0, None)

@@ -9,21 +9,30 @@ import pyarrow.compute as pc
 from tidemill.core.errors import SpecError
 from tidemill.master import row_kernels as kernels
 from tidemill.master.nested import pack_nested, unpack_nested
-from tidemill.master.packing import Coded, Framed, Packed, plain_column
+from tidemill.master.packing import Coded, Digits, Framed, Narrow, Packed, Scaled, plain_column
 from tidemill.master.plain import has_no_plain_form, plain, plain_type
 
 if TYPE_CHECKING:
     from tidemill.master.rows import RowLayout
 
-Kind = Literal["fixed", "bits", "open", "nothing", "narrow", "coded", "framed"]
+Kind = Literal["fixed", "bits", "open", "nothing", "narrow", "scaled", "coded", "framed", "digits"]
 _READ_AS = {
     "fixed": kernels.FIXED,
     "bits": kernels.BITS,
     "open": kernels.OPEN,
     "nothing": kernels.FIXED,
     "narrow": kernels.NARROW,
+    "scaled": kernels.SCALED,
     "coded": kernels.CODED,
     "framed": kernels.FRAMED,
+    "digits": kernels.DIGITS,
+}
+_PACKED_KINDS: dict[type[Packed], Kind] = {
+    Narrow: "narrow",
+    Scaled: "scaled",
+    Coded: "coded",
+    Framed: "framed",
+    Digits: "digits",
 }
 _OFFSET_BYTES = 4
 
@@ -52,12 +61,12 @@ class Slot:
     @property
     def has_values(self) -> bool:
         """Whether its columns have values of open length."""
-        return self.kind in ("open", "coded", "framed")
+        return self.kind in ("open", "coded", "framed", "digits")
 
     @property
     def column_width(self) -> int:
         """Bytes that a value takes in a column, those of open length left out."""
-        if self.kind == "narrow":
+        if self.kind in ("narrow", "scaled"):
             return self.stored_type.bit_width // 8
         return _OFFSET_BYTES if self.has_values else self.width
 
@@ -120,12 +129,13 @@ class Slot:
             self.open_before,
             self.width,
         ]
-        if isinstance(self.packed, Framed):
-            template = self.packed.template
-            start = template.ctypes.data
-            return [*facts, self.packed.longest_bytes, len(self.packed.begins), start, start + len(template)]
+        if isinstance(self.packed, Framed | Digits):
+            frame = self.packed.frame if isinstance(self.packed, Digits) else self.packed
+            start = frame.template.ctypes.data
+            facts[5] = frame.width  # `open_before` means nothing here: no value lies behind the slots
+            return [*facts, frame.longest_bytes, len(frame.begins), start, start + len(frame.template)]
         if not isinstance(self.packed, Coded):
-            return [*facts, 0, 0, 0, 0]
+            return [*facts, self.packed.divisor if isinstance(self.packed, Scaled) else 0, 0, 0, 0]
         ends, content = self.packed.ends, self.packed.content
         start = content.ctypes.data
         return [*facts, len(ends) - 1, ends.ctypes.data, start, start + len(content)]
@@ -156,7 +166,7 @@ def is_nested(kind: pa.DataType) -> bool:
 
 def kind_of(stored: pa.DataType, packed: Packed | None) -> Kind:
     if packed is not None:
-        return "framed" if isinstance(packed, Framed) else "coded" if isinstance(packed, Coded) else "narrow"
+        return _PACKED_KINDS[type(packed)]
     if pa.types.is_null(stored):
         return "nothing"
     if pa.types.is_boolean(stored):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemill.master.framing import Framed, FrameSurvey
+from tidemill.master.frame_survey import FrameSurvey
 from tidemill.master.packing import (
     MOST_VALUES,
     NOT_PACKED,
@@ -17,6 +17,8 @@ from tidemill.master.packing import (
     numbers_range,
     plain_column,
 )
+from tidemill.master.plain import plain_type
+from tidemill.master.scaling import ScaleSurvey, may_be_scaled
 
 LEAST_BYTES = 64 * 2**20
 """Of all rows together: a smaller store fits into memory, and is swept in a moment, as it is."""
@@ -25,7 +27,7 @@ _LEAST_GAIN = 8
 
 
 class Survey:
-    """Ranges of whole numbers, values that repeat, and what all of them have in common.
+    """Ranges of whole numbers, decimal places of floats, values that repeat, and what all of them have in common.
 
     Args:
         schema: Of the rows.
@@ -36,6 +38,9 @@ class Survey:
         fields = [field for field in schema if field.name != code_column]
         self.rows = self.bytes = 0
         self._ranges = {field.name: (0, 0) for field in fields if may_be_narrow(field.type)}
+        self._scales = {
+            field.name: ScaleSurvey() for field in fields if may_be_scaled(plain_type(field.type))
+        }
         self._values: dict[str, pa.Array[Any]] = {}
         self._value_bytes = dict.fromkeys((f.name for f in fields if may_be_coded(f.type)), 0)
         self._frames = {name: FrameSurvey() for name in self._value_bytes}
@@ -50,6 +55,9 @@ class Survey:
         for name, (low, high) in self._ranges.items():
             new_low, new_high = numbers_range(plain_column(batch.column(name)))
             self._ranges[name] = min(low, new_low), max(high, new_high)
+        for name, scale in self._scales.items():
+            if scale.is_possible:
+                scale.add(plain_column(batch.column(name)))
         for name, frame in self._frames.items():
             column = plain_column(batch.column(name))
             frame.add(column)
@@ -67,9 +75,9 @@ class Survey:
         if 4 * len(found) > 3 * MOST_VALUES or not Coded(2, found).is_possible:
             del self._values[name], self._value_bytes[name]
 
-    def frame_of(self, name: str) -> Framed | None:
+    def frame_of(self, name: str) -> Packed | None:
         """What all values of a column have in common."""
-        return self._frames[name].framed()
+        return self._frames[name].packed()
 
     def packing(self, *, wanted: bool | None) -> Packing:
         """How the rows are best packed.
@@ -84,6 +92,10 @@ class Survey:
             narrow = Narrow.for_range(low, high, of_bytes=self._widths[name])
             if narrow is not None:
                 columns[name] = narrow
+        for name, scale in self._scales.items():
+            scaled = scale.scaled()
+            if scaled is not None:
+                columns[name] = scaled
         for name in self._frames:
             framed, coded = self.frame_of(name), self._coded(name, wanted=wanted)
             repeats = coded is not None and 2 * len(coded.values) < self.rows

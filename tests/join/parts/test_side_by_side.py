@@ -23,9 +23,11 @@ MASTER = pa.schema(
         ("size", pa.int32()),
         ("note", pa.binary()),
         ("weight", pa.float32()),
+        ("cost", pa.float64()),
+        ("number", pa.string()),
     ]
 )
-COLUMNS = ["note", "sold", "weight", "name", "size"]
+COLUMNS = ["note", "sold", "weight", "number", "name", "cost", "size"]
 
 
 def plan_of(**facts: Any) -> OutputPlan:
@@ -46,6 +48,8 @@ _master_row = st.tuples(
     st.one_of(st.none(), st.integers(-100, 70_000)),
     st.one_of(st.none(), st.binary(max_size=70)),
     st.one_of(st.none(), st.floats(width=32, allow_nan=False)),
+    st.one_of(st.none(), st.integers(-(10**6), 10**6).map(lambda cents: cents / 100)),
+    st.one_of(st.none(), st.integers(0, 10**18).map(lambda number: f"number {number:019d}.")),
 )
 
 
@@ -95,7 +99,7 @@ def test_stream_rows_that_waited_may_hold_nulls() -> None:
     stream = pa.RecordBatch.from_pylist(
         [{"key": 1, "pieces": None, "price": 0.5}, {"key": None, "pieces": 2, "price": None}], schema=STREAM
     )
-    master = master_rows([("a", True, 1, b"x", 0.5)])
+    master = master_rows([("a", True, 1, b"x", 0.5, 0.25, "number 1.")])
     layout, stream_layout = RowLayout.of(MASTER, first="key"), RowLayout.of(STREAM)
     rows, at = layout.encode(master)
     stream_encoded, stream_at = stream_layout.encode(stream)

@@ -13,7 +13,6 @@ from tidemill.master.column_kernels import (
     get_columns,
     get_presence,
     get_validity,
-    get_values,
 )
 from tidemill.master.lent import columns_of, name_column, put_head
 from tidemill.master.row_kernels import (
@@ -26,6 +25,7 @@ from tidemill.master.row_kernels import (
     READ_INT64S,
     UInt8s,
 )
+from tidemill.master.value_kernels import get_values
 
 
 @njit(types.int64(types.int64), cache=True, inline="always")
