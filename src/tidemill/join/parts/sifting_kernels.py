@@ -44,13 +44,25 @@ def _find_misses(matches: Int64s, most: int, missing: Int32s, result: Int64s) ->
 def _find_regions(
     first_codes: Int64s, codes: Int64s, matches: Int64s, missing: Int32s, regions: Int32s, count: int
 ) -> int:
-    """How many of the misses have a region; the index knows that the others do not exist."""
-    kept = 0
+    """How many of the misses have a region; the index knows that the others do not exist.
+
+    Codes are often spread evenly: then the first guess is right or next to it, and eleven steps of a search are saved.
+    """
+    kept, last = 0, np.int64(len(first_codes) - 1)
+    lowest = float(first_codes[0])
+    per_code = last / max(1.0, float(first_codes[last]) - lowest)
     for k in range(count):
         i = np.int64(missing[k])
         code = codes[i]
-        at = first_at_least(first_codes, np.int64(0), np.int64(len(first_codes)), code)
-        region = np.int64(at if at < len(first_codes) and first_codes[at] == code else at - 1)
+        guess = min(max((float(code) - lowest) * per_code, 0.0), float(last))
+        region = np.int64(guess)
+        region -= np.int64(first_codes[region] > code)
+        if region < last:
+            region += np.int64(first_codes[region + 1] <= code)
+        is_found = region >= 0 and first_codes[region] <= code
+        if not is_found or (region < last and first_codes[region + 1] <= code):
+            at = first_at_least(first_codes, np.int64(0), np.int64(len(first_codes)), code)
+            region = np.int64(at if at <= last and first_codes[at] == code else at - 1)
         missing[kept], regions[kept] = i, region
         kept += int(region >= 0)
         if region < 0:
