@@ -56,19 +56,19 @@ def _words_before_rows(rows: int, kind: int) -> int:
 @njit(types.int64(types.uint64), cache=True, inline="always")
 def rows_of(told: np.uint64) -> int:
     """Rows of a page, by its second word."""
-    return np.int64(told & LOW_HALF)
+    return int(np.int64(told & LOW_HALF))
 
 
 @njit(types.int64(types.uint64), cache=True, inline="always")
 def used_words_of(told: np.uint64) -> int:
     """Words of a page that are used, by its second word."""
-    return np.int64(told >> np.uint64(35))
+    return int(np.int64(told >> np.uint64(35)))
 
 
 @njit(types.int64(types.uint64), cache=True, inline="always")
 def kind_of(told: np.uint64) -> int:
     """The kind of a page, by its second word."""
-    return np.int64(told >> np.uint64(32)) & _KINDS
+    return int(np.int64(told >> np.uint64(32))) & _KINDS
 
 
 MAY_END, MUST_END = 1, 2

@@ -22,7 +22,7 @@ FOUND, FULL, TORN = range(3)
 @njit(types.int64(_READ_WORDS, types.int64, types.int64), cache=True, inline="always")
 def _row_start(words: npt.NDArray[np.uint64], head: int, row: int) -> int:
     """Byte of its page at which a row begins."""
-    return np.int64((words[head + HEAD_WORDS + row // 2] >> np.uint64(32 * (row % 2))) & LOW_HALF)
+    return int(np.int64((words[head + HEAD_WORDS + row // 2] >> np.uint64(32 * (row % 2))) & LOW_HALF))
 
 
 @njit(
