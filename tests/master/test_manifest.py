@@ -8,17 +8,20 @@ import pyarrow as pa
 import pytest
 
 from tidemill.core.errors import StoreError
-from tidemill.master import MasterData
+from tidemill.core.files import read_sealed, write_sealed
+from tidemill.master import MasterData, layout, page_writer
 from tidemill.master.index import PageIndex
 from tidemill.master.keys import KeyForm
 from tidemill.master.layout import (
     FORMAT_VERSION,
+    MANIFEST_FILE,
     Manifest,
     PageFile,
     schema_as_text,
     switch_current,
     version_folder,
 )
+from tidemill.master.page_kernels import DENSE, LINED
 
 PAGES = 400_000
 
@@ -34,6 +37,45 @@ def test_the_manifest_tells_counts_sizes_and_the_key(tmp_path: Path):
     assert (told.code_kind, told.page_order, told.format_version) == ("hash64", "key", FORMAT_VERSION)
     assert told.schema.names == ["s", "k", "n", "_code"]
     assert 3 * 8 + 5 <= told.row_bytes <= 3 * 8 + 6, "three numbers, and a letter with its offset"
+
+
+def kinds_of(master: MasterData) -> list[int]:
+    """Of all pages that a version uses."""
+    files = [np.fromfile(master.path / file.name, dtype=np.uint64) for file in master.manifest.files]
+    heads = zip(master.index.file.tolist(), master.index.offset.tolist(), strict=True)
+    return [int(files[file][offset * 512 + 1]) >> 32 & 7 for file, offset in heads]
+
+
+def test_a_store_of_format_5_is_read_and_gets_dense_pages_beside_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    numbers = np.arange(9_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(page_writer, "kind_for", lambda _: 0)
+        MasterData.build(
+            pa.table({"id": numbers, "n": numbers % 7}), key="id", path=tmp_path, page_bytes=4096
+        )
+    for file in (version_folder(tmp_path, 1) / MANIFEST_FILE, tmp_path / "CURRENT"):
+        write_sealed(file, {**read_sealed(file), "format_version": 5})
+    old = MasterData.open(tmp_path)
+    assert old.manifest.format_version == 5
+    assert set(kinds_of(old)) == {0}
+    assert old.read_batch(range(old.pages)).column("n").to_pylist() == (numbers % 7).tolist()
+    new = old.apply(pa.table({"id": [4_000], "n": [-1], "_op": ["update"]}))
+    expected = (numbers % 7).tolist()
+    expected[4_000] = -1
+    assert new.manifest.format_version == FORMAT_VERSION
+    assert sorted(set(kinds_of(new))) == [0, LINED | DENSE]
+    assert new.read_batch(range(new.pages)).column("n").to_pylist() == expected
+    assert new.lookup(pa.array([3_999, 4_000]))[1].column("n").to_pylist() == [3_999 % 7, -1]
+    whole = new.compact()
+    assert set(kinds_of(whole)) == {LINED | DENSE}
+    assert whole.pages < old.pages
+    assert whole.read_batch(range(whole.pages)).column("n").to_pylist() == expected
+    monkeypatch.setattr(layout, "READABLE_FORMATS", (3, 4, 5))
+    with pytest.raises(StoreError, match="has format version 6") as refusal:
+        MasterData.open(tmp_path)
+    assert refusal.value.code == "format_version"
 
 
 def test_a_store_of_a_hundred_million_rows_opens_at_once(tmp_path: Path):

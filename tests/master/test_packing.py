@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidemill.core.errors import SpecError, StoreError
 from tidemill.core.files import read_sealed, write_sealed
-from tidemill.master import MasterData
+from tidemill.master import MasterData, page_writer
 from tidemill.master.feeds_difference import ReRead, folder_beside
 from tidemill.master.frame_survey import FrameSurvey
 from tidemill.master.layout import MANIFEST_FILE, version_folder
@@ -240,7 +240,8 @@ def test_a_history_is_not_packed(tmp_path: Path) -> None:
     assert refused.value.code == "history_packed"
 
 
-def test_stores_of_the_format_before_are_read(tmp_path: Path) -> None:
+def test_stores_of_format_3_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_writer, "kind_for", lambda _: 0)
     old = MasterData.build(table(), key="id", path=tmp_path, pack=False)
     file = version_folder(old.path, old.version) / MANIFEST_FILE
     record = read_sealed(file)
@@ -250,7 +251,10 @@ def test_stores_of_the_format_before_are_read(tmp_path: Path) -> None:
     assert rows_of(MasterData.open(tmp_path)) == table().to_pylist()
 
 
-def test_stores_of_format_4_tell_their_packing_in_numbers(tmp_path: Path) -> None:
+def test_stores_of_format_4_tell_their_packing_in_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_writer, "kind_for", lambda _: 0)
     rows = table().drop_columns(["number", "mark", "price"])
     old = MasterData.build(rows, key="id", path=tmp_path, page_bytes=4096, pack=True)
     file = version_folder(old.path, old.version) / MANIFEST_FILE

@@ -27,7 +27,8 @@ import pyarrow as pa
 from tidemill.core.errors import StoreError
 from tidemill.core.files import read_sealed, write_sealed
 
-# 6: scaled floats, digits as numbers; 5: framed columns; 4: packed columns; 3: row-wise pages, several pages files; 2: keys of every type, given orders
+# 6: scaled floats, digits in half bytes, dense pages, checksums over lines; 5: framed columns; 4: packed columns; 3: row-wise pages, several pages files;
+# 2: keys of every type, given orders
 FORMAT_VERSION = 6
 READABLE_FORMATS = (3, 4, 5, 6)
 PAGE_ALIGNMENT_BYTES = 4096  # direct I/O asks for offsets and lengths in whole device blocks

@@ -3,14 +3,14 @@
 A page is addressed in words of eight bytes, little-endian, and begins with
 
 ```
-word 0       checksum of the other used words
-word 1       rows (low half) │ used bytes of the page (high half)
-words 2 …    where each row starts in the page, two a word
+word 0       checksum of the page (`page_checksums.py`)
+word 1       rows (low half) │ used bytes of the page, a multiple of eight, plus its kind (high half)
+words 2 …    where each row starts in the page, two a word; not in a dense page
 then         rows, each at a multiple of eight bytes; its code is its first word
 ```
-The checksum is XXH64's round on eight lanes. Each round maps a word, and each lane, one to one, so no change within one
-word can go unseen, and a change of several passes once in 2**64. Eight chains hide the latency of the multiplications.
-It starts from a seed that stands for the file and the place in it, so a page from elsewhere fails too.
+The kind is a sum: `LINED` for a checksum over lines, up to the end of the last that is used; `DENSE` for rows that are all
+equally long, so that where one starts can be computed. Pages written before format 6 are neither: their checksum is that of
+the used words but the first. Rows of 40 bytes took 44 of them.
 """
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from numba import njit, types
 
 from tidemill.master.layout import PAGE_ALIGNMENT_BYTES
+from tidemill.master.page_checksums import LINE_WORDS, line_checksum, seed_of, word_checksum
 
 Int64s = npt.NDArray[np.int64]
 UInt16s = npt.NDArray[np.uint16]
@@ -27,10 +28,10 @@ UInt8s = npt.NDArray[np.uint8]
 
 HEAD_WORDS = 2
 BLOCK_WORDS = PAGE_ALIGNMENT_BYTES // 8
-_P1 = np.uint64(0x9E3779B185EBCA87)
-_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
-_P3 = np.uint64(0x165667B19E3779F9)
 LOW_HALF = np.uint64(0xFFFFFFFF)
+LINED, DENSE = 1, 2
+"""What the kind of a page is the sum of."""
+_KINDS = 7
 
 _READ_WORDS = types.Array(types.uint64, 1, "C", readonly=True)
 _WORDS = types.Array(types.uint64, 1, "C")
@@ -41,56 +42,40 @@ _INT64S = types.Array(types.int64, 1, "C")
 _READ_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 
 
-def page_sizes(rows_bytes: Int64s, rows: Int64s) -> Int64s:
-    """Used bytes of pages with so many rows of so many bytes together."""
-    return rows_bytes + 8 * (HEAD_WORDS + (rows + 1) // 2)
+def page_sizes(rows_bytes: Int64s, rows: Int64s, kind: int) -> Int64s:
+    """Used bytes of pages of a kind with so many rows of so many bytes together."""
+    starts = 0 if kind & DENSE else (rows + 1) // 2
+    return rows_bytes + 8 * (HEAD_WORDS + starts)
 
 
-@njit(types.uint64(types.uint64, types.uint64), cache=True, inline="always")
-def seed_of(salt: np.uint64, block: np.uint64) -> np.uint64:
-    """What the checksum of a page starts from: the salt of its file, and its place there."""
-    return salt ^ (np.uint64(block) * _P3 + _P1)
+@njit(types.int64(types.int64, types.int64), cache=True, inline="always", nogil=True)
+def _words_before_rows(rows: int, kind: int) -> int:
+    return HEAD_WORDS if kind & DENSE else HEAD_WORDS + (rows + 1) // 2
 
 
-@njit(types.uint64(types.uint64, types.uint64), cache=True, inline="always")
-def _mixed(lane: np.uint64, word: np.uint64) -> np.uint64:
-    lane += word * _P2
-    return ((lane << np.uint64(31)) | (lane >> np.uint64(33))) * _P1
+@njit(types.int64(types.uint64), cache=True, inline="always")
+def rows_of(told: np.uint64) -> int:
+    """Rows of a page, by its second word."""
+    return int(np.int64(told & LOW_HALF))
 
 
-@njit(types.uint64(_READ_WORDS, types.int64, types.int64, types.uint64), cache=True, nogil=True)
-def checksum(words: UInt64s, begin: int, end: int, seed: np.uint64) -> np.uint64:
-    """Of the words from `begin` to before `end`."""
-    a, b, c, d = seed, seed + _P1, seed + _P2, seed + _P3
-    e, f, g, h = ~a, ~b, ~c, ~d
-    at = begin
-    while at + 8 <= end:
-        a, b = _mixed(a, words[at]), _mixed(b, words[at + 1])
-        c, d = _mixed(c, words[at + 2]), _mixed(d, words[at + 3])
-        e, f = _mixed(e, words[at + 4]), _mixed(f, words[at + 5])
-        g, h = _mixed(g, words[at + 6]), _mixed(h, words[at + 7])
-        at += 8
-    total = np.uint64(end - begin)
-    while at < end:
-        total = _mixed(total, words[at])
-        at += 1
-    for lane in (a, b, c, d, e, f, g, h):
-        total = _mixed(total, lane)
-    total ^= total >> np.uint64(29)
-    total *= _P3
-    return total ^ (total >> np.uint64(32))
+@njit(types.int64(types.uint64), cache=True, inline="always")
+def used_words_of(told: np.uint64) -> int:
+    """Words of a page that are used, by its second word."""
+    return int(np.int64(told >> np.uint64(35)))
 
 
-@njit(types.int64(types.int64), cache=True, inline="always", nogil=True)
-def _words_before_rows(rows: int) -> int:
-    return HEAD_WORDS + (rows + 1) // 2
+@njit(types.int64(types.uint64), cache=True, inline="always")
+def kind_of(told: np.uint64) -> int:
+    """The kind of a page, by its second word."""
+    return int(np.int64(told >> np.uint64(32))) & _KINDS
 
 
 MAY_END, MUST_END = 1, 2
 
 
-@njit(types.int64(_READ_INT64S, _READ_BYTES, _READ_INT64S, _INT64S), cache=True, nogil=True)
-def cut_pages(sizes: Int64s, ends: UInt8s, page_bytes: Int64s, first_row: Int64s) -> int:
+@njit(types.int64(_READ_INT64S, _READ_BYTES, _READ_INT64S, types.int64, _INT64S), cache=True, nogil=True)
+def cut_pages(sizes: Int64s, ends: UInt8s, page_bytes: Int64s, kind: int, first_row: Int64s) -> int:
     """The number of pages; `first_row` gets the row with which each begins.
 
     A page takes rows while it stays within the `page_bytes` of its first row, at least one, and ends only after a row
@@ -104,7 +89,7 @@ def cut_pages(sizes: Int64s, ends: UInt8s, page_bytes: Int64s, first_row: Int64s
         filled = 0
         while end < len(sizes):
             filled += sizes[end]
-            if filled + 8 * _words_before_rows(end + 1 - row) > page_bytes[row] and until > row:
+            if filled + 8 * _words_before_rows(end + 1 - row, kind) > page_bytes[row] and until > row:
                 break
             end += 1
             if ends[end - 1]:
@@ -115,13 +100,20 @@ def cut_pages(sizes: Int64s, ends: UInt8s, page_bytes: Int64s, first_row: Int64s
     return pages
 
 
+@njit(types.uint64(_READ_WORDS, types.int64, types.int64, types.int64, types.uint64), cache=True, nogil=True)
+def _checksum(words: UInt64s, head: int, used: int, kind: int, seed: np.uint64) -> np.uint64:
+    """Of a page of a kind; there is room for whole lines, since pages lie in whole blocks."""
+    if kind & LINED:
+        return line_checksum(words, head, (used + LINE_WORDS - 1) // LINE_WORDS, seed)
+    return word_checksum(words, head + 1, head + used, seed)
+
+
 @njit(
     types.void(
-        _READ_WORDS, _READ_INT64S, _READ_INT64S, _READ_INT64S, _READ_INT64S, types.uint64, types.int64, _WORDS
+        _READ_WORDS, _READ_INT64S, _READ_INT64S, _READ_INT64S, _READ_INT64S, types.uint64, types.int64, types.int64, _WORDS
     ),
-    cache=True,
-    nogil=True,
-)
+    cache=True, nogil=True,
+)  # fmt: skip
 def fill_pages(
     rows: UInt64s,
     at: Int64s,
@@ -130,6 +122,7 @@ def fill_pages(
     begin: Int64s,
     salt: int,
     first_block: int,
+    kind: int,
     pages: UInt64s,
 ) -> None:
     """Write whole pages, sealed, into words that are zero.
@@ -142,20 +135,22 @@ def fill_pages(
         begin: Word with which each page begins in `pages`, at a whole block.
         salt: Of the file.
         first_block: At which `pages` will lie in the file.
+        kind: Of the pages; rows of dense ones are equally long.
         pages: What is written.
     """
     for page in range(len(begin)):
         head, first, count = begin[page], first_row[page], first_row[page + 1] - first_row[page]
-        to = head + _words_before_rows(count)
+        to = head + _words_before_rows(count, kind)
         for i in range(count):
-            start = np.uint64(8 * (to - head))
-            pages[head + HEAD_WORDS + i // 2] |= start << np.uint64(32 * (i % 2))
+            if not kind & DENSE:
+                start = np.uint64(8 * (to - head))
+                pages[head + HEAD_WORDS + i // 2] |= start << np.uint64(32 * (i % 2))
             for word in range(at[first + i] >> 3, end[first + i] >> 3):
                 pages[to] = rows[word]
                 to += 1
-        pages[head + 1] = np.uint64(count) | np.uint64(8 * (to - head)) << np.uint64(32)
+        pages[head + 1] = np.uint64(count) | np.uint64(8 * (to - head) + kind) << np.uint64(32)
         block = np.uint64(first_block + head // BLOCK_WORDS)
-        pages[head] = checksum(pages, head + 1, to, seed_of(np.uint64(salt), block))
+        pages[head] = _checksum(pages, head, to - head, kind, seed_of(np.uint64(salt), block))
 
 
 @njit(
@@ -165,12 +160,13 @@ def fill_pages(
 )
 def is_whole(words: UInt64s, head: int, end: int, salt: np.uint64, block: np.uint64) -> bool:
     """Whether the page between two words is what was written at its place."""
-    used = np.int64(words[head + 1] >> np.uint64(32)) >> 3
-    rows = int(words[head + 1] & LOW_HALF)
+    told = words[head + 1]
+    used, kind = used_words_of(told), kind_of(told)
     # Believed only as far as there is room, until the checksum is found right.
-    if used > end - head or _words_before_rows(rows) > used:
+    room = (end - head) // LINE_WORDS * LINE_WORDS if kind & LINED else end - head
+    if kind > LINED | DENSE or used > room or _words_before_rows(rows_of(told), kind) > used:
         return False
-    return bool(checksum(words, head + 1, head + int(used), seed_of(salt, block)) == words[head])
+    return bool(_checksum(words, head, used, kind, seed_of(salt, block)) == words[head])
 
 
 @njit(
@@ -206,16 +202,26 @@ def open_pages(
     first_row[0] = 0
     for page in range(len(block)):
         head = begin[page]
-        rows = int(words[head + 1] & LOW_HALF)
+        told = words[head + 1]
+        rows = rows_of(told)
         if not is_whole(words, head, begin[page + 1], salts[file[page]], block[page]) or row + rows > len(
             codes
         ):
             return page
-        for i in range(rows):
-            pair = words[head + HEAD_WORDS + i // 2] >> np.uint64(32 * (i % 2))
-            start = np.int64(pair & LOW_HALF)
-            at[row + i] = 8 * head + start
-            codes[row + i] = np.int64(words[head + (start >> 3)])
+        if kind_of(told) & DENSE:
+            row_words = (used_words_of(told) - HEAD_WORDS) // max(rows, 1)
+            if rows * row_words != used_words_of(told) - HEAD_WORDS:
+                return page
+            for i in range(rows):
+                start = head + HEAD_WORDS + i * row_words
+                at[row + i] = 8 * start
+                codes[row + i] = np.int64(words[start])
+        else:
+            for i in range(rows):
+                pair = words[head + HEAD_WORDS + i // 2] >> np.uint64(32 * (i % 2))
+                start = np.int64(pair & LOW_HALF)
+                at[row + i] = 8 * head + start
+                codes[row + i] = np.int64(words[head + (start >> 3)])
         row += rows
         first_row[page + 1] = row
     return -1
@@ -223,14 +229,18 @@ def open_pages(
 
 __all__ = [
     "BLOCK_WORDS",
+    "DENSE",
     "HEAD_WORDS",
+    "LINED",
     "LOW_HALF",
     "MAY_END",
     "MUST_END",
-    "checksum",
     "cut_pages",
     "fill_pages",
     "is_whole",
+    "kind_of",
     "open_pages",
     "page_sizes",
+    "rows_of",
+    "used_words_of",
 ]

@@ -16,6 +16,8 @@ from tidemill.master.index import PageIndex
 from tidemill.master.layout import PAGE_ALIGNMENT_BYTES, PageFile
 from tidemill.master.page_kernels import (
     BLOCK_WORDS,
+    DENSE,
+    LINED,
     MAY_END,
     MUST_END,
     cut_pages,
@@ -26,6 +28,11 @@ from tidemill.master.rows import RowLayout
 
 UInt8s = npt.NDArray[np.uint8]
 _MOST_PAGE_BYTES = 2**32 - 8
+
+
+def kind_for(layout: RowLayout) -> int:
+    """The kind of page for rows of a layout."""
+    return LINED | DENSE if layout.last_open_offset < 0 else LINED
 
 
 class PageWriter:
@@ -50,6 +57,7 @@ class PageWriter:
         self._salt = int.from_bytes(os.urandom(8), "little")
         self._file = file.open("wb")
         self._layout = layout
+        self._kind = kind_for(layout)
         self._page_bytes = page_bytes
         self._keeps_groups = keeps_groups
         self._number = number
@@ -112,17 +120,17 @@ class PageWriter:
             ends[:-1] = codes[1:] != codes[:-1]
         if stretch is not None:
             ends[:-1][stretch[1:] != stretch[:-1]] = MUST_END
-            limits = _even_limits(sizes, stretch, self._page_bytes)
+            limits = _even_limits(sizes, stretch, self._page_bytes, self._kind)
         ends[-1] = MUST_END
         first = np.empty(len(codes) + 1, dtype=np.int64)
-        pages = cut_pages(np.ascontiguousarray(sizes), ends, limits, first)
+        pages = cut_pages(np.ascontiguousarray(sizes), ends, limits, self._kind, first)
         first[pages] = len(codes)
         return first[: pages + 1]
 
     def _write(
         self, words: npt.NDArray[np.uint64], at: Int64s, end: Int64s, codes: Int64s, first: Int64s
     ) -> None:
-        sizes = page_sizes(np.add.reduceat(end - at, first[:-1]), np.diff(first))
+        sizes = page_sizes(np.add.reduceat(end - at, first[:-1]), np.diff(first), self._kind)
         if int(sizes.max()) > _MOST_PAGE_BYTES:
             raise SpecError(
                 f"rows that must share a page take {format_bytes(int(sizes.max()))}",
@@ -134,7 +142,7 @@ class PageWriter:
         offset = end_block - blocks
         first_block = self._bytes // PAGE_ALIGNMENT_BYTES
         pages = np.zeros(int(end_block[-1]) * BLOCK_WORDS, dtype=np.uint64)
-        fill_pages(words, at, end, first, offset * BLOCK_WORDS, self._salt, first_block, pages)
+        fill_pages(words, at, end, first, offset * BLOCK_WORDS, self._salt, first_block, self._kind, pages)
         stored = pa.py_buffer(pages.data)
         self._file.write(stored)
         self._crc = google_crc32c.extend(self._crc, stored)
@@ -147,14 +155,14 @@ class PageWriter:
         self._entries.append((first_codes, offset + first_block, blocks, continues))
 
 
-def _even_limits(sizes: Int64s, stretch: Int64s, page_bytes: int) -> Int64s:
+def _even_limits(sizes: Int64s, stretch: Int64s, page_bytes: int, kind: int) -> Int64s:
     """For each row the size of pages with which its stretch fills the fewest equally.
 
     A page that outgrew its size by one row becomes two halves with room for more, not a full page and a row.
     """
     first = np.flatnonzero(np.append(True, stretch[1:] != stretch[:-1]))
     rows = np.diff(np.append(first, len(stretch)))
-    in_all = page_sizes(np.add.reduceat(sizes, first), rows)
+    in_all = page_sizes(np.add.reduceat(sizes, first), rows, kind)
     pages = -(-in_all // page_bytes)
     # The longest row more than an equal share, lest rounding makes one page too many.
     limits = np.minimum(in_all // pages + np.maximum.reduceat(sizes, first) + 16, page_bytes)

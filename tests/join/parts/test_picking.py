@@ -15,7 +15,7 @@ from tidemill.join.parts import picking
 from tidemill.join.parts.picking import Picked, Picker
 from tidemill.join.protocol import SemiStreamJoin, StepReport
 from tidemill.join.tide import TideJoin
-from tidemill.master import MasterData
+from tidemill.master import MasterData, page_writer
 
 KEYS = 8_000
 MEMORY_BYTES = 8_000_000
@@ -141,3 +141,34 @@ def test_rows_of_a_read_under_way_are_in_a_snapshot(
         was_under_way |= any(isinstance(read, Picked) for read in join._services)
     assert was_under_way
     assert found == expected
+
+
+@pytest.fixture
+def even(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MasterData:
+    """Equally long rows, some keys with several: in pages that tell where rows start, and in dense ones behind them."""
+    keys = np.repeat(np.arange(KEYS) * 2, np.random.default_rng(1).integers(1, 4, KEYS))
+    keys[keys > KEYS] **= 2  # unevenly spread, so that guesses where one lies go wrong
+    wide = pa.binary(100)
+    table = pa.table(
+        {"id": keys, "number": np.arange(len(keys)), "pad": pa.array([bytes(100)] * len(keys), wide)}
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(page_writer, "kind_for", lambda _: 0)
+        old = MasterData.build(table, key="id", path=tmp_path, page_bytes=4096)
+    changed = keys[len(keys) // 3 : len(keys) // 2]
+    pad = pa.array([bytes(100)] * len(changed), wide)
+    changes = {"id": changed, "number": -changed, "pad": pad, "_op": ["insert"] * len(changed)}
+    old.apply(pa.table(changes))
+    return MasterData.open(tmp_path, reads_in_flight=2)
+
+
+def test_rows_are_found_in_pages_of_both_kinds(even: MasterData, picked: list[Picked]):
+    assert set(even.index.file.tolist()) == {0, 1}, "compacted, so that all pages are of one kind"
+    chance = np.random.default_rng(2)
+    keys = even.read_batch(range(even.pages)).column("id").to_numpy()
+    stream = [batch(chance.choice(keys, 5_000) + chance.integers(0, 2, 5_000)) for _ in range(3)]
+    expected = rows_of(join_on("inl", even, MEMORY_BYTES, how="left"), stream)
+    assert rows_of(tide(even), stream) == expected
+    kinds = {int(even.index.file[page]) for read in picked for page in read.pages}
+    assert kinds == {0, 1}
+    assert rows_of(tide(even.compact()), stream) == expected

@@ -13,11 +13,12 @@ from tests.join.streams import batch, build_uneven, join_on, totals
 
 from tidemill.core.memory import MemoryBudget
 from tidemill.join.drive import drive
-from tidemill.join.parts.picking_kernels import FOUND, ROWS, TORN, USED_BYTES, keep_rows
+from tidemill.join.parts.keeping_kernels import FOUND, ROWS, TORN, USED_BYTES, keep_rows
 from tidemill.join.protocol import StepReport
 from tidemill.join.tide import TideJoin
 from tidemill.master import MasterData
 from tidemill.master.board import Board
+from tidemill.master.page_kernels import DENSE
 
 KEYS = 8_000
 MEMORY_BYTES = 8_000_000
@@ -135,7 +136,8 @@ def test_two_at_a_time_share_the_work(
     assert [rows == expected for rows, _ in found] == [True] * 10
 
 
-def test_nothing_in_a_region_is_believed_beyond_its_bounds():
+@pytest.mark.parametrize("last_open", [20, -1])
+def test_nothing_in_a_region_is_believed_beyond_its_bounds(last_open: int):
     chance = np.random.default_rng(4)
     begin = np.array([0, 64, 128, 192, 256])
     rows, rows_at = np.zeros(4096, dtype=np.uint8), np.zeros(64, dtype=np.int64)
@@ -143,13 +145,18 @@ def test_nothing_in_a_region_is_believed_beyond_its_bounds():
     outcomes = Counter[int]()
     for _ in range(3_000):
         words = chance.integers(0, 2**63, 256, dtype=np.uint64)
-        words[1::64] = chance.integers(0, 12, 4)  # heads with few rows, or else all are refused at once
+        told = chance.integers(0, 12, 4)  # heads with few rows, or else all are refused at once
+        if last_open < 0:  # of dense pages, one in sixteen of which tells another length
+            told = chance.integers(0, 19, 4)
+            told |= (16 + 32 * told + 8 * (chance.random(4) < 1 / 16) + DENSE) << 32
+        words[1::64] = told
         words[2::64] = chance.integers(0, 600, 4) | chance.integers(0, 600, 4) << 32
         for code in (int(words[chance.integers(256)].astype(np.int64)), 5):
             kept, found = np.zeros(2, dtype=np.int64), np.zeros((2, 1), dtype=np.int64)
+            scratch[:] = 0
             outcomes[keep_rows(
-                words, begin, 4, 20, 32, np.array([code]), rows, rows_at, kept, *found, scratch[:4], scratch[4:9],
-                scratch[9:],
+                words, begin, 4, last_open, 32, np.array([code]), rows, rows_at, kept, *found, scratch[:4],
+                scratch[4:9], scratch[9:13], scratch[13:],
             )] += 1  # fmt: skip
             assert 0 <= kept[USED_BYTES] <= len(rows)
             assert 0 <= kept[ROWS] <= len(rows_at)

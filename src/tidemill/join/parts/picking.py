@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from tidemill.join.parts.keeping_kernels import ROWS
 from tidemill.join.parts.kernels import Bools, Int64s
-from tidemill.join.parts.picking_kernels import ROWS, pick
+from tidemill.join.parts.picking_kernels import pick
 from tidemill.join.parts.service import Service
 from tidemill.master import MasterData
 from tidemill.master.board import LANES, Board, Lane
@@ -203,7 +204,7 @@ class Picker:
 
 def _scratch_words(stretches: Stretches) -> int:
     """That `pick` asks for."""
-    return 17 + stretches.most_pages * (2 + stretches.most_rows_of_a_page)
+    return 17 + stretches.most_pages * (3 + stretches.most_rows_of_a_page)
 
 
 __all__ = ["Picked", "Picker", "Waiting"]

@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, types
 
+from tidemill.join.parts.keeping_kernels import FOUND, ROWS, USED_BYTES, keep_rows
 from tidemill.join.parts.kernels import Int64s
 from tidemill.master.addresses import load_shared, store_shared
 from tidemill.master.board_kernels import (
@@ -18,8 +19,7 @@ from tidemill.master.board_kernels import (
     sleep_us,
     wait_for_others,
 )
-from tidemill.master.page_kernels import HEAD_WORDS, LOW_HALF
-from tidemill.master.row_kernels import BYTES, INT64S, READ_INT64S, UInt8s, move_bytes
+from tidemill.master.row_kernels import BYTES, INT64S, READ_INT64S, UInt8s
 
 _PLAN = types.Array(types.int64, 2, "C")
 _WORDS = types.Array(types.uint64, 1, "C")
@@ -28,188 +28,6 @@ _READ_UINT32S = types.Array(types.uint32, 1, "C", readonly=True)
 _READ_UINT16S = types.Array(types.uint16, 1, "C", readonly=True)
 _FLAGS = types.Array(types.uint8, 2, "C")
 _BOOLS = types.Array(types.boolean, 1, "C")
-
-ROWS, USED_BYTES = range(2)
-"""Places in `kept`: master rows kept so far, and their bytes."""
-_COUNTED_PAGES = 16
-_NEAR = 2  # rows around a guess that are looked at first
-
-FOUND, FULL, TORN = range(3)
-"""What became of a region: its rows are kept, there is no room for them, or it was overwritten meanwhile."""
-
-
-@njit(types.int64(_READ_WORDS, types.int64, types.int64), cache=True, inline="always")
-def _row_start(words: npt.NDArray[np.uint64], head: int, row: int) -> int:
-    """Byte of its page at which a row begins."""
-    return int((words[head + HEAD_WORDS + row // 2] >> np.uint64(32 * (row % 2))) & LOW_HALF)
-
-
-@njit(types.int64(_READ_WORDS, READ_INT64S, types.int64, INT64S, INT64S), cache=True, nogil=True)
-def _look_into(
-    words: npt.NDArray[np.uint64], begin: Int64s, pages: int, page_code: Int64s, page_row: Int64s
-) -> int:
-    """Rows of a region, or -1 if it is torn; fills in the first code and the number of the first row of each page."""
-    rows = 0
-    for page in range(pages):
-        head, room = begin[page], begin[page + 1] - begin[page]
-        count = int(words[head + 1] & LOW_HALF)
-        if count < 1 or HEAD_WORDS + (count + 1) // 2 >= room:
-            return -1
-        start = _row_start(words, head, 0) >> 3
-        if start >= room:
-            return -1
-        page_code[page], page_row[page] = np.int64(words[head + start]), rows
-        rows += count
-    page_row[pages] = rows
-    return rows
-
-
-@njit(types.int64(READ_INT64S, types.int64, types.int64), cache=True, inline="always")
-def _page_of(page_code: Int64s, pages: int, code: int) -> int:
-    """The last page that begins before a code, or the first one. Counted without a branch while pages are few."""
-    low, high = 0, pages
-    while high - low > _COUNTED_PAGES:
-        middle = (low + high) >> 1
-        if page_code[middle] < code:
-            low = middle + 1
-        else:
-            high = middle
-    before = low
-    for page in range(low, high):
-        before += page_code[page] < code
-    return max(0, before - 1)
-
-
-@njit(types.int64(_READ_WORDS, types.int64, types.int64, types.int64), cache=True, inline="always")
-def _code_of(words: npt.NDArray[np.uint64], head: int, room: int, row: int) -> int:
-    """The code of a row of a page; of one that lies beyond the page, which is torn, any."""
-    start = _row_start(words, head, row) >> 3
-    return int(np.int64(words[head + start])) if start < room else 0
-
-
-@njit(types.int64(_READ_WORDS, types.int64, types.int64, types.int64, types.int64), cache=True, nogil=True)
-def _first_at_least(words: npt.NDArray[np.uint64], head: int, room: int, rows: int, code: int) -> int:
-    """The first row of a page whose code is not smaller.
-
-    Looks where the code would lie if codes were spread evenly, as hashes and numbered keys are, before it halves: each look
-    takes two loads, and the branch behind it is guessed wrong every other time.
-    """
-    low, high = 0, rows
-    if high > 2 * _NEAR:
-        first = np.float64(_code_of(words, head, room, 0))
-        last = np.float64(_code_of(words, head, room, high - 1))
-        if first < np.float64(code) < last:
-            guess = int((np.float64(code) - first) / (last - first) * np.float64(high - 1) + 0.5)
-            guess = min(max(guess, 0), high - 1)
-            # Numbered keys lie just there: a branch that is never guessed wrong.
-            if _code_of(words, head, room, guess) == code and (
-                guess == 0 or _code_of(words, head, room, guess - 1) < code
-            ):
-                return guess
-            if _code_of(words, head, room, guess) < code:
-                low = guess + 1
-                if low + _NEAR < high and _code_of(words, head, room, low + _NEAR) >= code:
-                    high = low + _NEAR + 1
-            else:
-                high = guess + 1
-                if guess > _NEAR and _code_of(words, head, room, guess - _NEAR) < code:
-                    low = guess - _NEAR + 1
-    while low < high:
-        middle = (low + high) >> 1
-        if _code_of(words, head, room, middle) < code:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@njit(
-    types.int64(
-        _READ_WORDS, READ_INT64S, types.int64, types.int64, types.int64, READ_INT64S, BYTES, INT64S, INT64S, INT64S,
-        INT64S, INT64S, INT64S, INT64S,
-    ),
-    cache=True, nogil=True,
-)  # fmt: skip
-def keep_rows(
-    words: npt.NDArray[np.uint64],
-    begin: Int64s,
-    pages: int,
-    last_open: int,
-    fixed_bytes: int,
-    codes: Int64s,
-    rows: UInt8s,
-    rows_at: Int64s,
-    kept: Int64s,
-    start: Int64s,
-    matches: Int64s,
-    page_code: Int64s,
-    page_row: Int64s,
-    mark: Int64s,
-) -> int:
-    """What became of a region; rows of a code lie side by side, once.
-
-    The region may be overwritten at any moment: whatever is found in it is believed only within its bounds, and the caller
-    finds out afterwards.
-
-    Args:
-        words: The region.
-        begin: Word with which each page begins, and the end.
-        pages: How many there are.
-        last_open: Of the layout of master rows.
-        fixed_bytes: Of the same.
-        codes: That wait for the region.
-        rows: Gets the master rows that are kept.
-        rows_at: Gets the place of each.
-        kept: How many there are, and their bytes; moved on.
-        start: Gets for each waiting code which of the kept rows is its first.
-        matches: Gets how many it has.
-        page_code: Room for a number of each page.
-        page_row: Room for a number of each page and one more.
-        mark: Room for a number of each row.
-    """
-    all_rows = _look_into(words, begin, pages, page_code, page_row)
-    if all_rows < 0 or all_rows > len(mark):
-        return TORN
-    mark[:all_rows] = 0
-    source, target = words.ctypes.data, rows.ctypes.data
-    halves = words.view(np.uint32)
-    for i in range(len(codes)):
-        code = codes[i]
-        page = _page_of(page_code, pages, code)
-        row = _first_at_least(
-            words, begin[page], begin[page + 1] - begin[page], page_row[page + 1] - page_row[page], code
-        )
-        start[i], matches[i] = kept[ROWS], 0
-        is_new = True
-        while page < pages:
-            if row >= page_row[page + 1] - page_row[page]:
-                page, row = page + 1, 0
-                continue
-            head, room_bytes = begin[page], 8 * (begin[page + 1] - begin[page])
-            at = _row_start(words, head, row)
-            if at + max(fixed_bytes, 8) > room_bytes:
-                return TORN
-            if np.int64(words[head + (at >> 3)]) != code:
-                break
-            number = page_row[page] + row
-            if matches[i] == 0 and mark[number] > 0:
-                is_new = False
-                start[i] = mark[number] - 1
-            if is_new:
-                end = fixed_bytes if last_open < 0 else np.int64(halves[(8 * head + at + last_open) >> 2])
-                size = (end + 7) & ~7
-                if at + size > room_bytes:
-                    return TORN
-                if kept[ROWS] == len(rows_at) or kept[USED_BYTES] + size > len(rows):
-                    return FULL
-                rows_at[kept[ROWS]] = kept[USED_BYTES]
-                move_bytes(np.uintp(target + kept[USED_BYTES]), np.uintp(source + 8 * head + at), int(size))
-                kept[ROWS] += 1
-                kept[USED_BYTES] += size
-                mark[number] = kept[ROWS]
-            matches[i] += 1
-            row += 1
-    return FOUND
 
 
 @njit(
@@ -277,7 +95,7 @@ def pick(
         beats: Of the board.
         places: Of the board.
         seat: Of this process.
-        scratch: Room for two numbers and as many for each page, a number for each row and 16 more.
+        scratch: Room for three numbers for each page, one for each row and 17 more.
         last_open: Of the layout of master rows.
         fixed_bytes: Of the same.
         first_code: First of the waiting codes of each region, and their number.
@@ -294,8 +112,10 @@ def pick(
     for i in range(len(plan)):
         most_pages = max(most_pages, edges[i + 1] - edges[i])
     clock, vector = scratch[:2], scratch[2:16]
-    page_code, page_row = scratch[16 : 16 + most_pages], scratch[16 + most_pages : 17 + 2 * most_pages]
-    mark = scratch[17 + 2 * most_pages :]
+    page_code, page_step = scratch[16 : 16 + most_pages], scratch[16 + most_pages : 16 + 2 * most_pages]
+    page_row, mark = scratch[16 + 2 * most_pages : 17 + 3 * most_pages], scratch[17 + 3 * most_pages :]
+    # Once: a region knows by the size of a number that it is of one before it.
+    mark[:] = 0
     left = len(plan)
     while left:
         left_before = left
@@ -344,13 +164,14 @@ def pick(
                 low, high = first_code[k], first_code[k + 1]
                 became = keep_rows(
                     words, here, end - first, last_open, fixed_bytes, codes[low:high], rows, rows_at, kept,
-                    start[low:high], matches[low:high], page_code, page_row, mark,
+                    start[low:high], matches[low:high], page_code, page_row, page_step, mark,
                 )  # fmt: skip
                 was_overwritten = entry and load_shared(tickets.ctypes.data + 8 * slot) != entry // len(
                     tickets
                 )
                 if was_overwritten or became != FOUND:
                     kept[ROWS], kept[USED_BYTES] = kept_rows, kept_bytes
+                    mark[:] = 0
                     if not was_overwritten:
                         return k
                 else:
@@ -365,4 +186,4 @@ def pick(
     return -1
 
 
-__all__ = ["FOUND", "FULL", "ROWS", "TORN", "USED_BYTES", "keep_rows", "pick"]
+__all__ = ["pick"]
