@@ -22,8 +22,8 @@ _ALIGNMENT_BYTES = 4096  # of a buffer for direct reads
 _ROW_WORK_BYTES = 16  # code and place of each row of a page
 _MATCH_WORK_BYTES = 20  # and of the segment that is being matched: a count, and slots of a hash table
 _ROW_OFFSET_BYTES = 4  # of each row in a page
-STAGED_SHARE = 0.4
-"""Of the output reservation; pairs take half as much, and columns the rest."""
+STAGED_SHARE = 0.25
+"""Of the output reservation; pairs take half as much, and columns of rounds and of hits the rest."""
 _PARTS = ("arrivals", "disk_buffer", "hot_rows", "index", "output", "pending")
 
 

@@ -1,5 +1,6 @@
 """Disk rounds: segments that were read meet the rows that wait for them, and what leaves is staged."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,11 @@ class Rounds:
         return bool(self._cursor[kernels.PAIRS])
 
     @property
+    def most_output_bytes(self) -> int:
+        """That the pairs of a step take as columns, unless there is one alone that takes more."""
+        return len(self._staging)
+
+    @property
     def is_half_full(self) -> bool:
         """Whether what is staged takes half of the staging area or more."""
         return 2 * int(self._cursor[kernels.STAGED]) >= len(self._staging)
@@ -120,8 +126,14 @@ class Rounds:
             self._met = np.zeros(most_rows, dtype=np.int32)
             self._slots = np.zeros(2 << (most_rows - 1).bit_length(), dtype=np.int32)
 
-    def serve(self, shared: SharedRows) -> None:
-        """Let rows that wait meet what was read, until all have or the staging area is full."""
+    def serve(self, shared: SharedRows, before_move: Callable[[], None], *, may_grow: bool) -> None:
+        """Let rows that wait meet what was read, until all have or the staging area is full.
+
+        Args:
+            shared: Where they wait, and where rows turn hot.
+            before_move: Called before hot rows move.
+            may_grow: Whether the staging area may become as large as a single pair that is wider.
+        """
         assert self._rows is not None
         worth = np.array([shared.waiting_row_bytes, shared.hits_per_waiting_row])
         cursor = self._cursor
@@ -133,11 +145,11 @@ class Rounds:
                 self._rows.buffer, self._rows.codes, self._rows.at, self._slots, self._met, self._rule, worth,
                 self._staging, cursor, *self._pairs,
             )  # fmt: skip
-            if cursor[kernels.TOO_WIDE]:
+            if cursor[kernels.TOO_WIDE] and may_grow:
                 self._grow_staging(int(cursor[kernels.TOO_WIDE]))
                 cursor[kernels.TOO_WIDE] = 0
             elif cursor[kernels.WANTS_ROOM] and not cursor[kernels.IS_BEGUN]:
-                shared.make_room()
+                shared.make_room(before_move)
             else:
                 break
         if cursor[kernels.RUN] == len(self.read.segments):
