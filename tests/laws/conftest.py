@@ -43,7 +43,8 @@ def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
         for user in ("moij", "parts.region_join"):
             monkeypatch.setattr(f"tidemill.join.{user}.Putter", LatePutter)
     if hands_over == TO_A_SLOW_ONE or (hands_over and name == "moij"):
-        monkeypatch.setattr("tests.laws.test_join_laws.STREAM", NARROW)
+        for laws in ("join_laws", "ordered_law"):
+            monkeypatch.setattr(f"tests.laws.test_{laws}.STREAM", NARROW)
     return str(name)
 
 

@@ -11,6 +11,7 @@ from tidemill.join.parts import cell_sifting_kernels
 from tidemill.join.parts import kept_kernels as kept
 from tidemill.join.parts.kernels import Bools, Int32s, Int64s
 from tidemill.master.index import PageIndex
+from tidemill.master.row_kernels import CACHE_LINE_BYTES
 from tidemill.master.rows import RowLayout, UInt8s
 
 SEGMENT_BYTES = 5 * 4
@@ -58,6 +59,13 @@ def most_cells_bytes(arrow_bytes: int, cell_bytes: int, least_row_bytes: int) ->
     return (1 + -(-rows_bytes // (cell_bytes - cells.HEADER_BYTES))) * cell_bytes
 
 
+def _ending_on_a_line(size_bytes: int) -> UInt8s:
+    """Zeros that end where a line of the processor's caches does: there cells of 32 bytes begin, two to a line."""
+    block: UInt8s = np.zeros(size_bytes // 8 + 8, dtype=np.uint64).view(np.uint8)
+    skipped = -(block.ctypes.data + size_bytes) % CACHE_LINE_BYTES
+    return block[skipped : skipped + size_bytes]
+
+
 class SharedRows:
     """Hot rows below, waiting rows above, and a border that moves.
 
@@ -88,7 +96,7 @@ class SharedRows:
         keeps_rows: bool,
         reserve: Callable[[int], None],
     ) -> None:
-        self.memory: UInt8s = np.zeros(size_bytes // 8, dtype=np.uint64).view(np.uint8)
+        self.memory = _ending_on_a_line(size_bytes // 8 * 8)
         self.stream = stream
         self.keeps_rows = keeps_rows
         self._reserve = reserve
