@@ -20,12 +20,13 @@ from tidemill.join.parts.departures import Departures
 from tidemill.join.parts.front import Front
 from tidemill.join.parts.hits import Hits
 from tidemill.join.parts.keys import stream_keys
+from tidemill.join.parts.leaving import count_fates
 from tidemill.join.parts.page_search import find_pages
 from tidemill.join.parts.putter import Putter
 from tidemill.join.parts.rounds import Rounds
 from tidemill.join.parts.row_taker import RowTaker, fixed_width
 from tidemill.join.parts.segment_read import SegmentReads
-from tidemill.join.parts.shared_rows import SEGMENT_BYTES, SharedRows, StreamCells
+from tidemill.join.parts.shared_rows import LEAST_HOT_BYTES, SEGMENT_BYTES, SharedRows, StreamCells
 from tidemill.join.parts.side_by_side import SideBySide
 from tidemill.join.parts.snapshots import pack, unpack
 from tidemill.join.parts.tally import StepTally
@@ -106,7 +107,7 @@ class MoijJoin(ArrivingJoin):
         self._aside = Aside()
         self._putter = Putter()
         self._departures = Departures()
-        self._given_bytes = 0
+        self._given_bytes = self._hits_given_bytes = 0
         self.rounds_done = 0
         self._clear()
 
@@ -160,7 +161,8 @@ class MoijJoin(ArrivingJoin):
 
     @property
     def pending_rows(self) -> int:
-        leaving = self._departures.hits_rows + (self._hits.rows_left if self._hits else 0)
+        departing = self._departures.hits_rows + self._departures.served_rows
+        leaving = departing + (self._hits.rows_left if self._hits else 0)
         return self._arrivals.rows + leaving + self._rows.waiting_rows
 
     @property
@@ -169,7 +171,7 @@ class MoijJoin(ArrivingJoin):
 
     def step(self) -> StepReport:
         tally = StepTally(rows_in=self._rows_in)
-        self._rows_in = self._given_bytes = 0
+        self._rows_in = self._given_bytes = self._hits_given_bytes = 0
         self._see_off(self._departures.done(), tally)
         if self._hits is not None:
             self._let_leave(self._hits, tally)
@@ -202,6 +204,9 @@ class MoijJoin(ArrivingJoin):
 
     def _probe_disk(self, tally: StepTally) -> None:
         """Rounds until the step has read its pages, or output is full."""
+        self._see_off(self._departures.until_none_served(), tally)
+        if self._given_bytes + self._rounds.most_output_bytes > self._columns_bytes:
+            return
         self._probed_since = 0
         pages_before, bytes_before = self._master.pages_read, self._master.bytes_read
         pages_left = self.sizes.pages_per_step
@@ -221,12 +226,29 @@ class MoijJoin(ArrivingJoin):
             self._judge_hot_rows(len(rounds.read.segments), before_move)
             if self._takes_rows and rounds.is_half_full:
                 break  # or the room would drain while output ends one step after the other amid a segment
-        with tally.timed("assemble"):
-            output, matched, unmatched = rounds.output(self._rows, self._memory)
-        self._settle(output, matched, unmatched, "disk_matches", tally)
         self._see_off(self._departures.done() if rounds.has_output else self._departures.all(), tally)
+        if not self._hand_over_rounds(tally):
+            with tally.timed("assemble"):
+                output, matched, unmatched = rounds.output(self._rows, self._memory)
+            self._settle(output, matched, unmatched, "disk_matches", tally)
         tally.counts["pages_read"] = self._master.pages_read - pages_before
         tally.counts["bytes_read"] = self._master.bytes_read - bytes_before
+
+    def _hand_over_rounds(self, tally: StepTally) -> bool:
+        """Whether another core puts together what rounds gave, while arrivals are probed.
+
+        Were the join restored from a snapshot meanwhile, these rows would wait again: what hot rows take now is enough.
+        """
+        rows, spare_bytes = self._rounds.pairs, self._rows.border - LEAST_HOT_BYTES
+        if not self._aside.is_worth(rows) or self._is_serving or rows * self._stream.cell_bytes > spare_bytes:
+            return False
+        departure = self._rounds.ask(self._putter, self._memory)
+        if departure is None:
+            return False
+        self._departures.add(departure)
+        if departure.rows == departure.matched:  # those without a match do not leave with it
+            count_fates(self.plan, 0, self._rounds.unmatched, "disk_matches", tally)
+        return True
 
     def _has_read(self, pages_left: int) -> bool:
         """Whether the next read belongs to this step; a segment that takes several reads begins a step."""
@@ -274,6 +296,8 @@ class MoijJoin(ArrivingJoin):
         segments = np.concatenate([self._rounds.segments_left, *self._reads.segments])
         waiting, marks = self._rows.waiting(segments)
         leaving = [self._hits.stream_rows()] if self._hits else []
+        served = self._departures.served_rows
+        departing = [self._rounds.stream_rows(served)] if served else []
         facts: dict[str, Any] = {
             "join": self.name,
             "setting": self._setting(),
@@ -285,7 +309,7 @@ class MoijJoin(ArrivingJoin):
         parts = {
             "arrivals": one_batch(self._arrivals.batches(), self.plan.stream_schema),
             "leaving": one_batch([*leaving, *self._departures.hits()], self.plan.stream_schema),
-            "waiting": waiting,
+            "waiting": one_batch([waiting, *departing], self.plan.stream_schema),
         }
         return pack(facts, parts)
 

@@ -64,6 +64,7 @@ class ArrivingJoin(SemiStreamJoin):
     _front: Front | None
     _given_bytes: int
     _hits: Hits | None
+    _hits_given_bytes: int
     _layout: RowLayout
     _master: MasterData
     _memory: Recycled
@@ -172,6 +173,10 @@ class ArrivingJoin(SemiStreamJoin):
         """The same, for hits alone: what segments give in the same step has room beside them."""
         raise NotImplementedError
 
+    @property
+    def _hits_bytes_left(self) -> int:
+        return self._hits_bytes - self._hits_given_bytes - self._departures.hits_bytes
+
     def _depart_at_once(
         self, batch: pa.RecordBatch, begin: int, sources: Int64s | None, known: Known
     ) -> bool:
@@ -184,7 +189,7 @@ class ArrivingJoin(SemiStreamJoin):
             return False
         each = self._stream.layout.least_row_bytes + self._layout.grows_bytes + PAIR_BYTES
         output_bytes = known.matches_bytes + unmatched * self._layout.fixed_bytes + rows * each
-        if output_bytes > self._hits_bytes - self._given_bytes - self._departures.output_bytes:
+        if output_bytes > self._hits_bytes_left:
             return False
         if self.plan.how == "inner" and unmatched:
             has_match = at >= 0
@@ -218,8 +223,7 @@ class ArrivingJoin(SemiStreamJoin):
     def _let_leave(self, hits: Hits, tally: StepTally) -> None:
         """Have another core put hits together, or put some out now, if nothing else has left in this step."""
         if self._aside.is_worth(hits.rows_left):
-            left_bytes = self._hits_bytes - self._given_bytes - self._departures.output_bytes
-            departure = hits.ask_for_all(self._putter, self._rows.memory, left_bytes)
+            departure = hits.ask_for_all(self._putter, self._rows.memory, self._hits_bytes_left)
             if departure is not None:
                 self._departures.add(departure)
                 self._hits = None
@@ -250,8 +254,12 @@ class ArrivingJoin(SemiStreamJoin):
             if output is not None:
                 tally.outputs.append(output)
             self._given_bytes += departure.output_bytes
-            count_fates(self.plan, departure.matched, departure.rows - departure.matched, "hot_hits", tally)
-            self._arrivals.let_go()
+            is_hit = departure.slots is None
+            found_in = "hot_hits" if is_hit else "disk_matches"
+            count_fates(self.plan, departure.matched, departure.rows - departure.matched, found_in, tally)
+            if is_hit:
+                self._hits_given_bytes += departure.output_bytes
+                self._arrivals.let_go()
 
 
 __all__ = ["ArrivingJoin"]

@@ -9,8 +9,10 @@ import pyarrow as pa
 from tidemill.core.recycled import Recycled
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts import serve_kernels as kernels
+from tidemill.join.parts.departures import Departure
 from tidemill.join.parts.hits import pairs_per
 from tidemill.join.parts.kernels import Int64s
+from tidemill.join.parts.putter import Putter
 from tidemill.join.parts.segment_read import SegmentRead
 from tidemill.join.parts.shared_rows import SharedRows, StreamCells
 from tidemill.join.parts.side_by_side import SideBySide
@@ -67,6 +69,8 @@ class Rounds:
         self._rows: RowsOfPages | None = None
         self.pages_behind = 0
         self._cursor[:] = 0
+        self._are_whole = True
+        """Whether rows staged leave with all their matches: none in a step before, none in pages that follow."""
 
     def _grow_staging(self, size_bytes: int) -> None:
         self._staging: UInt8s = np.empty(-(-size_bytes // 8), dtype=np.uint64).view(np.uint8)
@@ -88,8 +92,18 @@ class Rounds:
         return self._rows is not None
 
     @property
+    def pairs(self) -> int:
+        """That were staged."""
+        return int(self._cursor[kernels.PAIRS])
+
+    @property
+    def unmatched(self) -> int:
+        """Rows that finished without a match."""
+        return int(self._cursor[kernels.UNMATCHED])
+
+    @property
     def has_output(self) -> bool:
-        return bool(self._cursor[kernels.PAIRS])
+        return self.pairs > 0
 
     @property
     def most_output_bytes(self) -> int:
@@ -107,7 +121,9 @@ class Rounds:
         return self.read.segments[int(self._cursor[kernels.RUN]) :] if self.are_under_way else _NONE
 
     def begin_output(self) -> None:
+        """Nothing is staged; what was handed over before must have left."""
         self._cursor[kernels.PAIRS : kernels.TOO_WIDE + 1] = 0
+        self._are_whole = not self._cursor[kernels.NEXT_MATCH]
 
     def take(self, read: SegmentRead, rows: RowsOfPages, pages_behind: int) -> None:
         """Begin the rounds of some segments.
@@ -137,6 +153,7 @@ class Rounds:
         assert self._rows is not None
         worth = np.array([shared.waiting_row_bytes, shared.hits_per_waiting_row])
         cursor = self._cursor
+        self._are_whole &= bool(self._rule[kernels.ADMITS])
         if not cursor[kernels.RUN] and not cursor[kernels.IS_BEGUN]:
             shared.touch(self.read.segments)
         while True:
@@ -155,6 +172,36 @@ class Rounds:
         if cursor[kernels.RUN] == len(self.read.segments):
             self._rows = None
 
+    def ask(self, putter: Putter, memory: Recycled) -> Departure | None:
+        """Have what was staged put together on another core; None unless each row leaves in full, with one pair.
+
+        Output may not begin anew before it has left.
+        """
+        pairs, matched = self.pairs, int(self._cursor[kernels.MATCHED])
+        leaving = matched + self.unmatched * int(self._rule[kernels.IF_NOT])
+        is_one_each = pairs > 0 and pairs == leaving and not self.are_under_way
+        output_bytes = int(self._cursor[kernels.OUTPUT_BYTES])
+        if not (is_one_each and self._are_whole and self.is_able) or output_bytes > self.most_output_bytes:
+            return None
+        put_out = self._beside.ask_rows(putter, *self._rows_beside(), memory)
+        return Departure(put_out, pairs, matched, output_bytes, slots=_NONE)
+
+    def stream_rows(self, count: int) -> pa.RecordBatch:
+        """So many that were staged and handed over."""
+        return self._stream.layout.decode(self._staging, self._pairs[0, :count])
+
+    @property
+    def is_able(self) -> bool:
+        """Whether what is staged becomes output by one compiled call."""
+        return self._beside.is_able and not self._confirms
+
+    def _rows_beside(self) -> tuple[UInt8s, Int64s, UInt8s, Int64s, int]:
+        """Pairs as `SideBySide` wants them."""
+        pairs = int(self._cursor[kernels.PAIRS])
+        other_bytes = self._stream.layout.least_row_bytes + kernels.PAIR_BYTES
+        rows_bytes = int(self._cursor[kernels.OUTPUT_BYTES]) - pairs * other_bytes
+        return self._staging, self._pairs[0, :pairs], self._staging, self._pairs[1, :pairs], rows_bytes
+
     def output(self, shared: SharedRows, memory: Recycled) -> tuple[pa.RecordBatch | None, int, int]:
         """What was staged, as a batch in this memory or Arrow's, and how many rows with and without a match finished."""
         pairs = int(self._cursor[kernels.PAIRS])
@@ -162,11 +209,8 @@ class Rounds:
         if not pairs:
             return None, matched, unmatched
         stream_at, master_at, cell = self._pairs[:, :pairs]
-        if self._beside.is_able and not self._confirms:
-            other_bytes = self._stream.layout.least_row_bytes + kernels.PAIR_BYTES
-            rows_bytes = int(self._cursor[kernels.OUTPUT_BYTES]) - pairs * other_bytes
-            rows = (self._staging, stream_at, self._staging, master_at)
-            return self._beside.of_rows(*rows, rows_bytes, memory), matched, unmatched
+        if self.is_able:
+            return self._beside.of_rows(*self._rows_beside(), memory), matched, unmatched
         stream_rows = self._stream.layout.decode(self._staging, stream_at)
         if self._confirms:
             kept, master_at, unmet = self._confirmed(stream_rows, master_at, cell, shared)
