@@ -76,8 +76,12 @@ class MoijJoin(ArrivingJoin):
       in the hash table.
     - The border moves by an eighth of the hot rows at a time, and only into cells that are free: a key
       that finds no room then turns hot when it is met again.
-    - Execution: eight segments are asked for at a time, and the next ones while they are matched; each
+    - Execution: up to eight segments are asked for at a time, and the next ones while they are matched; each
       is still a round of its own, in order. Rounds are assembled into output together, up to 64 a step.
+    - Arrivals are probed in up to four pieces. Another core, if there is one, puts the hits of a piece
+      together while the next is probed or segments are matched, and what segments gave while arrivals are
+      probed: rows leave up to a step later, the order of work stays. Before hot rows move (judged again, or
+      for a larger table) all hits have left, and before segments are matched again what those before gave.
     - New rows are taken when one cell in 32 is free, not after every segment; and rows do not wait for
       ever while all that arrive are hot.
     Extensions: left, semi and anti.
