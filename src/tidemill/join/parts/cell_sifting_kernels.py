@@ -59,8 +59,8 @@ def _find_misses(
         count += int(matches[i] < 0)
     kept, pages = 0, np.int64(len(first_codes))
     for k in range(count):
-        i = np.int64(missing[k])
-        code = codes[i]
+        row = np.int64(missing[k])
+        code = codes[row]
         begin = first_at_least(first_codes, np.int64(0), pages, code)
         end = begin
         while end < pages and first_codes[end] == code:
@@ -68,10 +68,10 @@ def _find_misses(
         if begin and code <= last_code and (begin == end or continues[begin]):
             begin -= 1
         if begin == end:
-            matches[i] = 0
+            matches[row] = 0
             continue
         segment = begin // segment_pages
-        missing[kept], segments[kept], needs[kept] = i, segment, end - segment * segment_pages
+        missing[kept], segments[kept], needs[kept] = row, segment, end - segment * segment_pages
         kept += 1
     return kept
 
