@@ -20,19 +20,32 @@ SHAPES: dict[str, list[int]] = {
 }
 
 
-# The default has most parts that can go wrong: it is tried on four times as many cases as any other.
-NAMES = [*sorted(JOINS), "tide", "tide", "tide"]
+# Where output may be put together on another core it is tried three times: alone, with even single rows handed over, and
+# with those handed over to the slowest core there can be. The default is tried once more.
+HANDS_OVER, TO_A_SLOW_ONE = 1, 2
+NAMES = [
+    *((name, 0) for name in [*sorted(JOINS), "tide"]),
+    *((name, how) for name in ("moij", "tide") for how in (HANDS_OVER, TO_A_SLOW_ONE)),
+]
+IDS = [name + "+" * [other for other, _ in NAMES[:at]].count(name) for at, (name, _) in enumerate(NAMES)]
+NARROW = pa.schema([("row", pa.int64()), ("key", pa.int64()), ("note", pa.int32())])
+"""Rows of a stream that the other core can put together."""
 
 
-@pytest.fixture(params=NAMES, ids=[name + "+" * NAMES[:at].count(name) for at, name in enumerate(NAMES)])
+@pytest.fixture(params=NAMES, ids=IDS)
 def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A join of the catalog; the last two hand even single rows over to another core, the very last to a slow one."""
-    if request.param_index >= len(NAMES) - 2:
+    """A join of the catalog; it may hand rows over to another core."""
+    name, hands_over = request.param
+    if hands_over:
         monkeypatch.setattr("tidemill.join.parts.aside._WORTH_ROWS", 1)
         monkeypatch.setattr("tidemill.join.parts.region_join._ENOUGH_ROWS", 1)
-    if request.param_index == len(NAMES) - 1:
-        monkeypatch.setattr("tidemill.join.parts.region_join.Putter", LatePutter)
-    return str(request.param)
+    if hands_over == TO_A_SLOW_ONE:
+        for user in ("moij", "parts.region_join"):
+            monkeypatch.setattr(f"tidemill.join.{user}.Putter", LatePutter)
+    if hands_over == TO_A_SLOW_ONE or (hands_over and name == "moij"):
+        for laws in ("join_laws", "ordered_law"):
+            monkeypatch.setattr(f"tests.laws.test_{laws}.STREAM", NARROW)
+    return str(name)
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,10 @@ class Case:
 
     def batches(self) -> list[pa.RecordBatch]:
         rows = len(self.keys)
-        columns = [range(rows), self.keys, [None if n % 3 == 0 else f"note {n}" for n in range(rows)]]
+        notes: list[Any] = [None if n % 3 == 0 else f"note {n}" for n in range(rows)]
+        if pa.types.is_integer(STREAM.field("note").type):
+            notes = list(range(rows))
+        columns = [range(rows), self.keys, notes]
         whole = pa.RecordBatch.from_arrays(
             [pa.array(column, field.type) for column, field in zip(columns, STREAM, strict=True)],
             schema=STREAM,

@@ -1,5 +1,7 @@
 """MOIJ: hot rows and waiting rows share one memory, and a key stays where it takes less of it."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,28 +14,30 @@ from tidemill.core.recycled import Recycled
 from tidemill.join.moij_sizes import STAGED_SHARE, MoijSizes
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.arrivals import Arrivals
+from tidemill.join.parts.arriving_join import ArrivingJoin
+from tidemill.join.parts.aside import Aside
+from tidemill.join.parts.departures import Departures
+from tidemill.join.parts.front import Front
 from tidemill.join.parts.hits import Hits
-from tidemill.join.parts.kernels import Bools, Int64s
 from tidemill.join.parts.keys import stream_keys
+from tidemill.join.parts.leaving import count_fates
 from tidemill.join.parts.page_search import find_pages
+from tidemill.join.parts.putter import Putter
 from tidemill.join.parts.rounds import Rounds
-from tidemill.join.parts.row_taker import RowTaker
+from tidemill.join.parts.row_taker import RowTaker, fixed_width
 from tidemill.join.parts.segment_read import SegmentReads
-from tidemill.join.parts.shared_rows import SEGMENT_BYTES, SharedRows, StreamCells
+from tidemill.join.parts.shared_rows import LEAST_HOT_BYTES, SEGMENT_BYTES, SharedRows, StreamCells
 from tidemill.join.parts.side_by_side import SideBySide
 from tidemill.join.parts.snapshots import pack, unpack
 from tidemill.join.parts.tally import StepTally
-from tidemill.join.protocol import SemiStreamJoin, StepReport
+from tidemill.join.protocol import StepReport
 from tidemill.master import MasterData
 from tidemill.master.batches import one_batch
 
 _RESERVED = ("arrivals", "disk_buffer", "hot_rows", "index", "output", "pending")
-_REFILL_SHARE = (
-    32  # of the cells must be free before rows are taken: a piece of few rows costs as much as one of many
-)
 
 
-class MoijJoin(SemiStreamJoin):
+class MoijJoin(ArrivingJoin):
     """Stream rows with their master rows; memory goes to the side that needs less of it for a key.
 
     An arriving row first probes the hot rows; a hit leaves at once and a miss waits. The oldest
@@ -72,8 +76,12 @@ class MoijJoin(SemiStreamJoin):
       in the hash table.
     - The border moves by an eighth of the hot rows at a time, and only into cells that are free: a key
       that finds no room then turns hot when it is met again.
-    - Execution: eight segments are asked for at a time, and the next ones while they are matched; each
+    - Execution: up to eight segments are asked for at a time, and the next ones while they are matched; each
       is still a round of its own, in order. Rounds are assembled into output together, up to 64 a step.
+    - Arrivals are probed in up to four pieces. Another core, if there is one, puts the hits of a piece
+      together while the next is probed or segments are matched, and what segments gave while arrivals are
+      probed: rows leave up to a step later, the order of work stays. Before hot rows move (judged again, or
+      for a larger table) all hits have left, and before segments are matched again what those before gave.
     - New rows are taken when one cell in 32 is free, not after every segment; and rows do not wait for
       ever while all that arrive are hot.
     Extensions: left, semi and anti.
@@ -100,6 +108,10 @@ class MoijJoin(SemiStreamJoin):
         staged_bytes = int(self.sizes.output_bytes * STAGED_SHARE)
         self._rounds = Rounds(plan, self._stream, self._layout, staged_bytes, self._beside)
         self._memory = Recycled(max(0, self.sizes.output_bytes - self._rounds.bytes_held))
+        self._aside = Aside()
+        self._putter = Putter()
+        self._departures = Departures()
+        self._given_bytes = self._hits_given_bytes = 0
         self.rounds_done = 0
         self._clear()
 
@@ -109,9 +121,15 @@ class MoijJoin(SemiStreamJoin):
         return MoijSizes.from_budget(master, plan, total_bytes)
 
     def _clear(self) -> None:
-        """Nothing has arrived, nothing waits, nothing is hot."""
+        """Nothing has arrived, nothing waits, nothing is hot, nothing is on its way out."""
+        for departure in self._departures.all():
+            departure.put_out.result()
         # Held by arrivals
-        self._arrivals = Arrivals(self.sizes.arrivals_bytes, self.plan.stream_row_bytes)
+        equal_rows = all(fixed_width(field.type) for field in self.plan.stream_schema)
+        self._arrivals = Arrivals(
+            self.sizes.arrivals_bytes, self.plan.stream_row_bytes, equal_rows=equal_rows
+        )
+        self._front: Front | None = None
         self._rows_in = 0
         self._hits: Hits | None = None
         # Held by hot rows and pending
@@ -147,7 +165,8 @@ class MoijJoin(SemiStreamJoin):
 
     @property
     def pending_rows(self) -> int:
-        leaving = self._hits.rows_left if self._hits else 0
+        departing = self._departures.hits_rows + self._departures.served_rows
+        leaving = departing + (self._hits.rows_left if self._hits else 0)
         return self._arrivals.rows + leaving + self._rows.waiting_rows
 
     @property
@@ -156,85 +175,27 @@ class MoijJoin(SemiStreamJoin):
 
     def step(self) -> StepReport:
         tally = StepTally(rows_in=self._rows_in)
-        self._rows_in = 0
-        if self._hits is None and not self._is_serving and self._takes_rows:
-            self._probe_stream(tally)
-        elif self._hits is None and self._rows.waiting_rows:
-            self._probe_disk(tally)
+        self._rows_in = self._given_bytes = self._hits_given_bytes = 0
+        self._see_off(self._departures.done(), tally)
         if self._hits is not None:
-            self._put_out_hits(self._hits, tally)
-        held_bytes = self._held_bytes(tally)
+            self._let_leave(self._hits, tally)
+        elif not self._is_serving and self._takes_rows:
+            self._probe_stream(tally)
+        elif self._rows.waiting_rows:
+            self._probe_disk(tally)
+        else:
+            self._see_off(self._departures.all(), tally)
+        held_bytes = self._held_bytes()
         self._freed.took(tally.counts["bytes_read"] + held_bytes["output"])
         return tally.report(held_bytes)
 
-    # The stream-probing phase.
+    @property
+    def _columns_bytes(self) -> int:
+        return self.sizes.output_bytes - self._rounds.bytes_held
 
     @property
-    def _takes_rows(self) -> bool:
-        """Whether arrivals are probed now: rows that miss can wait, and those that wait have not waited too long."""
-        if not self._arrivals.rows or (self._rows.waiting_rows and self._probed_since > self._rows.cells):
-            return False
-        return self._rows.free_cells > self._rows.cells // _REFILL_SHARE or not self._rows.waiting_rows
-
-    def _probe_stream(self, tally: StepTally) -> None:
-        """Let arrivals meet hot rows; those that miss wait, as far as there is room."""
-        with tally.timed("probe"):
-            batch = self._arrivals.peek(max(1, int(self._rows.free_cells / self._miss_share)))
-            codes, present = stream_keys(batch, self.plan.stream_key)
-            at, matches = self._rows.probe(codes, present)
-            misses = np.flatnonzero(matches < 0)
-            first_page, pages = find_pages(self._master, codes[misses])
-            is_absent = pages == 0
-            if is_absent.any():  # the index knows that these do not exist
-                matches[misses[is_absent]] = 0
-                misses, first_page, pages = misses[~is_absent], first_page[~is_absent], pages[~is_absent]
-        with tally.timed("wait"):
-            rows = self._stream.layout.encode(self._taker.take(batch, misses))
-            pushed = self._rows.push(codes[misses], first_page, pages, *rows)
-            until = int(misses[pushed]) if pushed < len(misses) else batch.num_rows
-            if until == 0:
-                self._probed_since = self._rows.cells + 1  # nothing more until some have left
-                return
-            self._miss_share = min(1.0, max(0.02, 0.9 * self._miss_share + 0.11 * pushed / until))
-        self._probed_since += until
-        tally.counts["waited_rows"] += pushed
-        batch = self._arrivals.take(until)
-        known = np.flatnonzero(matches[:until] >= 0)
-        at, matches = at[known], matches[known]
-        if self.plan.stream_key.form.is_hashed:
-            hit = np.flatnonzero(matches)
-            met = self._are_met(batch.take(known[hit]), at[hit])
-            matches[hit[~met]] = 0
-        row_bytes = -(-batch.nbytes // batch.num_rows)
-        leaving = (batch, known, at, matches, row_bytes)
-        self._hits = Hits(self.plan, self._layout, *leaving, self._beside, self._memory)
-
-    def _are_met(self, stream_rows: pa.RecordBatch, at: Int64s) -> Bools:
-        """Where equal codes are equal keys."""
-        key = self.plan.stream_key
-        return key.is_met(stream_rows, self._layout.decode(self._rows.memory, at, key.form.columns))
-
-    def _put_out_hits(self, hits: Hits, tally: StepTally) -> None:
-        with tally.timed("assemble"):
-            limit = self.sizes.output_bytes - self._rounds.bytes_held
-            output, matched, unmatched = hits.next_output(self._rows.memory, limit)
-        self._count_fates(matched, unmatched, "hot_hits", output, tally)
-        if not hits.rows_left:
-            self._hits = None
-            self._arrivals.let_go()
-
-    def _count_fates(
-        self, matched: int, unmatched: int, found_in: str, output: pa.RecordBatch | None, tally: StepTally
-    ) -> None:
-        leaves = {"inner": matched, "left": matched + unmatched, "semi": matched, "anti": unmatched}[
-            self.plan.how
-        ]
-        tally.counts["emitted_rows"] += leaves
-        tally.counts["dropped_rows"] += matched + unmatched - leaves
-        tally.counts[found_in] += matched
-        tally.counts["unmatched"] += unmatched
-        if output is not None:
-            tally.outputs.append(output)
+    def _hits_bytes(self) -> int:
+        return self._columns_bytes - self._rounds.most_output_bytes
 
     # The disk-probing phase.
 
@@ -247,29 +208,51 @@ class MoijJoin(SemiStreamJoin):
 
     def _probe_disk(self, tally: StepTally) -> None:
         """Rounds until the step has read its pages, or output is full."""
+        self._see_off(self._departures.until_none_served(), tally)
+        if self._given_bytes + self._rounds.most_output_bytes > self._columns_bytes:
+            return
         self._probed_since = 0
         pages_before, bytes_before = self._master.pages_read, self._master.bytes_read
         pages_left = self.sizes.pages_per_step
-        rounds = self._rounds
+        rounds, before_move = self._rounds, partial(self._see_off_all, tally)
         rounds.begin_output()
         while rounds.are_under_way or self._has_read(pages_left):
             if not rounds.are_under_way:
                 pages_left -= self._take_read(tally)
             with tally.timed("match"):
-                rounds.serve(self._rows)
+                may_grow = not self._departures and not self._given_bytes
+                rounds.serve(self._rows, before_move, may_grow=may_grow)
             if rounds.are_under_way:
                 break  # output is full
             if rounds.pages_behind and self._rows.waits_for(rounds.read.segments):
                 self._reads.go_on(self._rows, rounds.read.segments, rounds.read.end_page)
                 break
-            self._judge_hot_rows(len(rounds.read.segments))
+            self._judge_hot_rows(len(rounds.read.segments), before_move)
             if self._takes_rows and rounds.is_half_full:
                 break  # or the room would drain while output ends one step after the other amid a segment
-        with tally.timed("assemble"):
-            output, matched, unmatched = rounds.output(self._rows, self._memory)
-        self._count_fates(matched, unmatched, "disk_matches", output, tally)
+        self._see_off(self._departures.done() if rounds.has_output else self._departures.all(), tally)
+        if not self._hand_over_rounds(tally):
+            with tally.timed("assemble"):
+                output, matched, unmatched = rounds.output(self._rows, self._memory)
+            self._settle(output, matched, unmatched, "disk_matches", tally)
         tally.counts["pages_read"] = self._master.pages_read - pages_before
         tally.counts["bytes_read"] = self._master.bytes_read - bytes_before
+
+    def _hand_over_rounds(self, tally: StepTally) -> bool:
+        """Whether another core puts together what rounds gave, while arrivals are probed.
+
+        Were the join restored from a snapshot meanwhile, these rows would wait again: what hot rows take now is enough.
+        """
+        rows, spare_bytes = self._rounds.pairs, self._rows.border - LEAST_HOT_BYTES
+        if not self._aside.is_worth(rows) or self._is_serving or rows * self._stream.cell_bytes > spare_bytes:
+            return False
+        departure = self._rounds.ask(self._putter, self._memory)
+        if departure is None:
+            return False
+        self._departures.add(departure)
+        if departure.rows == departure.matched:  # those without a match do not leave with it
+            count_fates(self.plan, 0, self._rounds.unmatched, "disk_matches", tally)
+        return True
 
     def _has_read(self, pages_left: int) -> bool:
         """Whether the next read belongs to this step; a segment that takes several reads begins a step."""
@@ -291,14 +274,17 @@ class MoijJoin(SemiStreamJoin):
         self._reads.begin(self._rows, is_matching=True)
         return read.pages
 
-    def _judge_hot_rows(self, rounds: int) -> None:
+    def _see_off_all(self, tally: StepTally) -> None:
+        self._see_off(self._departures.all(), tally)
+
+    def _judge_hot_rows(self, rounds: int, before_move: Callable[[], None]) -> None:
         """Every ten rounds, look whether a queue length has passed, and who should still be hot."""
         self.rounds_done += rounds
         self._rounds_since_look += rounds
         if self._rounds_since_look >= self.sizes.eviction_rounds:
             self._rounds_since_look = 0
             if self._rows.look_is_due():
-                self._rows.judge()
+                self._rows.judge(before_move)
 
     def _share(self, hot_bytes: int) -> None:
         """Reserve so much for hot rows, and for waiting rows all that they leave."""
@@ -310,8 +296,12 @@ class MoijJoin(SemiStreamJoin):
 
     def snapshot(self) -> bytes:
         """What arrived, waits or is on its way out. Hot rows are left out: they only make the join faster."""
+        self._departures.finish()
         segments = np.concatenate([self._rounds.segments_left, *self._reads.segments])
         waiting, marks = self._rows.waiting(segments)
+        leaving = [self._hits.stream_rows()] if self._hits else []
+        served = self._departures.served_rows
+        departing = [self._rounds.stream_rows(served)] if served else []
         facts: dict[str, Any] = {
             "join": self.name,
             "setting": self._setting(),
@@ -322,8 +312,8 @@ class MoijJoin(SemiStreamJoin):
         }
         parts = {
             "arrivals": one_batch(self._arrivals.batches(), self.plan.stream_schema),
-            "leaving": self._hits.stream_rows() if self._hits else one_batch([], self.plan.stream_schema),
-            "waiting": waiting,
+            "leaving": one_batch([*leaving, *self._departures.hits()], self.plan.stream_schema),
+            "waiting": one_batch([waiting, *departing], self.plan.stream_schema),
         }
         return pack(facts, parts)
 
@@ -378,13 +368,13 @@ class MoijJoin(SemiStreamJoin):
     def _setting(self) -> str:
         return f"{self._master.identity} {self.plan.how} {self.plan.stream_key} {self.plan.output_schema}"
 
-    def _held_bytes(self, tally: StepTally) -> dict[str, int]:
+    def _held_bytes(self) -> dict[str, int]:
         return {
             "arrivals": self._arrivals.bytes_held,
             "disk_buffer": self._reads.buffer_bytes + self._rounds.read_bytes_held,
             "hot_rows": self._rows.hot_bytes_held,
             "index": self._master.index_bytes + self._segments * SEGMENT_BYTES,
-            "output": self._rounds.bytes_held + sum(output.nbytes for output in tally.outputs),
+            "output": self._rounds.bytes_held + self._given_bytes + self._departures.output_bytes,
             "pending": self._rows.waiting_bytes_held,
         }
 

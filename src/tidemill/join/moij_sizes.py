@@ -14,6 +14,7 @@ _PAPER = PAPER_SIZES["moij"]
 _SEGMENT_BYTES = _PAPER.disk_buffer_bytes or 0
 _STREAM_BUFFER_BYTES = PAPER_SIZES["hybrid"].stream_buffer_bytes or 0
 _READ_SEGMENTS = 8  # read by one hand-over to a thread, which costs 50 µs
+_LEAST_SEGMENTS = 6  # of reads of which two are ahead
 _READS_AHEAD = 2
 _STEP_READS = 8  # matched before output is assembled: Arrow takes 0.2 ms a batch, however small
 _DISK_SHARE = 1 / 16
@@ -22,8 +23,8 @@ _ALIGNMENT_BYTES = 4096  # of a buffer for direct reads
 _ROW_WORK_BYTES = 16  # code and place of each row of a page
 _MATCH_WORK_BYTES = 20  # and of the segment that is being matched: a count, and slots of a hash table
 _ROW_OFFSET_BYTES = 4  # of each row in a page
-STAGED_SHARE = 0.4
-"""Of the output reservation; pairs take half as much, and columns the rest."""
+STAGED_SHARE = 0.25
+"""Of the output reservation; pairs take half as much, and columns of rounds and of hits the rest."""
 _PARTS = ("arrivals", "disk_buffer", "hot_rows", "index", "output", "pending")
 
 
@@ -167,7 +168,9 @@ class _PageNeeds:
     def fitting(self, most_bytes: int) -> tuple[int, int, int]:
         """Pages of a segment, segments of a read, reads ahead: the paper's segment, several of them if they fit."""
         pages = max(1, _SEGMENT_BYTES // self._page_bytes)
-        for segments, ahead in ((_READ_SEGMENTS, _READS_AHEAD), (_READ_SEGMENTS, 1), (2, 1), (1, 1)):
+        # A read somewhat shorter with two ahead is waited for half as long as one alone.
+        several = [(segments, _READS_AHEAD) for segments in range(_READ_SEGMENTS, _LEAST_SEGMENTS - 1, -1)]
+        for segments, ahead in (*several, (_READ_SEGMENTS, 1), (2, 1), (1, 1)):
             if self.disk_bytes(pages, segments, reads=1 + ahead) <= most_bytes:
                 return pages, segments, ahead
         while pages > 1 and self.disk_bytes(pages, 1, reads=2) > most_bytes:

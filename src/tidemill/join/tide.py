@@ -10,10 +10,11 @@ from tidemill.join.output import OutputPlan
 from tidemill.join.parts.arrivals import Arrivals
 from tidemill.join.parts.aside import Aside
 from tidemill.join.parts.frequency import FrequencySketch
+from tidemill.join.parts.front import Front
 from tidemill.join.parts.hot_cache import HotCache
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.leaving import Leaving
-from tidemill.join.parts.probe_join import MOST_PATIENCE, Front, ProbeJoin
+from tidemill.join.parts.probe_join import MOST_PATIENCE, ProbeJoin
 from tidemill.join.parts.row_cache import RowCache
 from tidemill.join.parts.row_taker import RowTaker, fixed_width
 from tidemill.join.parts.service import Service

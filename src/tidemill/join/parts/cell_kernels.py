@@ -12,14 +12,19 @@ given back are handed out first, so rows never have to be moved together.
 from numba import njit, types
 
 from tidemill.join.parts.kernels import Int32s, Int64s
-from tidemill.master.addresses import fetch, load_32, load_64, move_bytes, store_32, store_64
+from tidemill.master.addresses import fetch, fetch_to_write, load_32, load_64, move_bytes, store_32, store_64
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s
 
-FREE, FRESH, CELLS, USED, ROWS, QUEUE_BEGIN, QUEUE_ROWS = range(7)
-"""Places in `state`, of cells: the first one given back, how many were ever handed out, how many there are, how many are
-in use; rows that wait; where the queue of segments begins, and how many are in it."""
-CAPACITY, ENTRIES, HOT_BYTES, LIMIT, WANTED_BYTES, WANTED_KEYS = range(7, 13)
+FRESH, CELLS, USED, ROWS, QUEUE_BEGIN, QUEUE_ROWS = range(6)
+"""Places in `state`, of cells: how many were ever handed out, how many there are, how many are in use; rows that wait;
+where the queue of segments begins, and how many are in it."""
+CAPACITY, ENTRIES, HOT_BYTES, LIMIT, WANTED_BYTES, WANTED_KEYS = range(6, 12)
 """And of hot rows: slots of the table, entries, bytes of rows, where their part of the memory ends; what did not fit."""
+FREE = 12
+"""Here begin the lists of cells given back. The last one given back is handed out first, and each list has one cell in
+sixteen of that order: so it is known, and asked for, which cell comes sixteen later."""
+FREE_LISTS = 16
+STATE_WORDS = FREE + FREE_LISTS
 STRIDE, CODE_BYTES, CODE_AT, LAST_OPEN, FIXED = range(5)
 """Places in `shape`: bytes of a cell, bytes of a code before its row (0 if the row has it), where the code lies in the
 cell, and what tells the size of a row."""
@@ -43,13 +48,30 @@ def size_at(row: int, last_open: int, fixed_bytes: int) -> int:
     return (end + 7) & ~7
 
 
+@njit(types.int64(types.int64, INT64S, types.int64, types.int64), cache=True, inline="always")
+def _last_freed(top: int, state: Int64s, stride: int, freed: int) -> int:
+    """The last of so many cells given back; it leaves its list."""
+    place = FREE + ((freed - 1) & (FREE_LISTS - 1))
+    cell = state[place]
+    state[place] = load_32(top - cell * stride)
+    fetch_to_write(top - state[place] * stride)
+    return int(cell)
+
+
+@njit(types.void(types.int64, INT64S, types.int64, types.int64, types.int64), cache=True, inline="always")
+def _put_freed(top: int, state: Int64s, stride: int, freed: int, cell: int) -> None:
+    """Give a cell back after so many others."""
+    place = FREE + (freed & (FREE_LISTS - 1))
+    store_32(top - cell * stride, state[place])
+    state[place] = cell
+
+
 @njit(types.int64(types.int64, INT64S, types.int64), cache=True, inline="always")
-def _taken(top: int, state: Int64s, stride: int) -> int:
+def taken(top: int, state: Int64s, stride: int) -> int:
     """A free cell, now in use."""
-    cell = state[FREE]
-    if cell:
-        state[FREE] = load_32(top - cell * stride)
-        fetch(top - state[FREE] * stride)
+    freed = state[FRESH] - state[USED]
+    if freed:
+        cell = _last_freed(top, state, stride, freed)
     else:
         state[FRESH] += 1
         cell = state[FRESH]
@@ -63,9 +85,8 @@ def release(top: int, state: Int64s, stride: int, cell: int) -> None:
     while cell:
         address = top - cell * stride
         more = load_32(address + 4) & ~_MARK
-        store_32(address, state[FREE])
+        _put_freed(top, state, stride, state[FRESH] - state[USED], cell)
         store_32(address + 4, _FREED)
-        state[FREE] = cell
         state[USED] -= 1
         cell = more
 
@@ -137,7 +158,7 @@ def push(
         needed = 1 + (max(left - room, 0) + stride - HEADER_BYTES - 1) // (stride - HEADER_BYTES)
         if needed > state[CELLS] - state[USED]:
             return i
-        cell = _taken(top, state, stride)
+        cell = taken(top, state, stride)
         address = top - cell * stride
         store_32(address, 0)
         if shape[CODE_BYTES]:
@@ -151,7 +172,7 @@ def push(
             if left == 0:
                 store_32(address + 4, 0)
                 break
-            more = _taken(top, state, stride)
+            more = taken(top, state, stride)
             store_32(address + 4, more)
             address = top - more * stride
             store_32(address, 0)
@@ -201,15 +222,17 @@ def keep_cells(memory: UInt8s, state: Int64s, shape: Int64s, head: Int32s, tail:
     """
     top, stride = top_of(memory), shape[STRIDE]
     if cells < state[FRESH]:
-        handed_out, state[FRESH], state[FREE] = state[FRESH], cells, 0
+        handed_out, freed = state[FRESH], 0
+        state[FRESH] = cells
+        state[FREE : FREE + FREE_LISTS] = 0
         for cell in range(cells, 0, -1):
             if load_32(top - cell * stride + 4) == _FREED:
-                store_32(top - cell * stride, state[FREE])
-                state[FREE] = cell
+                _put_freed(top, state, stride, freed, cell)
+                freed += 1
         for cell in range(cells + 1, handed_out + 1):
             if load_32(top - cell * stride + 4) != _FREED:
-                moved = state[FREE]
-                state[FREE] = load_32(top - moved * stride)
+                moved = _last_freed(top, state, stride, freed)
+                freed -= 1
                 move_bytes(top - moved * stride, top - cell * stride, stride)
                 store_32(top - cell * stride, moved)
         for cell in range(1, cells + 1):
@@ -300,6 +323,7 @@ __all__ = [
     "QUEUE_BEGIN",
     "QUEUE_ROWS",
     "ROWS",
+    "STATE_WORDS",
     "STRIDE",
     "USED",
     "WANTED_BYTES",
@@ -316,6 +340,7 @@ __all__ = [
     "release",
     "size_at",
     "take_marks_off",
+    "taken",
     "top_of",
     "touch",
 ]

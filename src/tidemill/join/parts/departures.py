@@ -23,7 +23,7 @@ class Departure:
     stream_rows: Callable[[], pa.RecordBatch] | None = None
     """Gives them, where they are hits."""
     slots: Int64s | None = None
-    """Where they waited; nobody else may have these before they have left."""
+    """Where they waited, if they did; nobody else may have these before they have left."""
     service: Service | None = None
     """What was read for them."""
 
@@ -43,6 +43,11 @@ class Departures:
     @property
     def hits_rows(self) -> int:
         return sum(departure.rows for departure in self._under_way if departure.slots is None)
+
+    @property
+    def served_rows(self) -> int:
+        """Of rows that waited."""
+        return sum(departure.rows for departure in self._under_way if departure.slots is not None)
 
     def hits(self) -> list[pa.RecordBatch]:
         """Stream rows of departing hits."""

@@ -37,6 +37,12 @@ def _slot_of(base: int, capacity: int, code: int) -> int:
     return base + slot * ENTRY_BYTES
 
 
+@njit(types.int64(BYTES, READ_INT64S, types.int64), cache=True, inline="always")
+def slot_address(memory: UInt8s, state: Int64s, code: int) -> int:
+    """Where the search for a code begins."""
+    return memory.ctypes.data + int(home_slot(code, state[CAPACITY])) * ENTRY_BYTES
+
+
 @njit(types.boolean(types.int64, types.int64), cache=True, inline="always")
 def is_crowded(entries: int, capacity: int) -> bool:
     """Whether so many entries are too many: searches end at a free slot, and soon only where a quarter is free."""
@@ -240,4 +246,4 @@ def widen_table(memory: UInt8s, state: Int64s, capacity: int) -> None:
     state[CAPACITY] = capacity
 
 
-__all__ = ["ENTRY_BYTES", "is_crowded", "judge", "keep", "probe", "widen_table"]
+__all__ = ["ENTRY_BYTES", "is_crowded", "judge", "keep", "probe", "slot_address", "widen_table"]

@@ -12,7 +12,8 @@ from tidemill.join.parts.arrivals import Arrivals
 from tidemill.join.parts.aside import Aside, Timed
 from tidemill.join.parts.departures import Departure
 from tidemill.join.parts.frequency import FrequencySketch
-from tidemill.join.parts.kernels import Bools, Int64s
+from tidemill.join.parts.front import Front
+from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.keys import stream_keys
 from tidemill.join.parts.leaving import Leaving, count_fates
 from tidemill.join.parts.leaving_kernels import PAIR_WORK_BYTES, keep_known
@@ -26,22 +27,6 @@ MOST_PATIENCE = 16
 """Times half the room's rows that may pass while rows wait. At Zipf 1.25, where one row in 16 misses, a room that must be served
 after half its rows is a quarter full, and four times as many bytes are read a row."""
 _PIECE_ROWS = 24_576  # probed together: their hot rows fit the second-level cache while columns are gathered
-
-
-class Front:
-    """The oldest batch of arrivals as compiled calls see it: codes, where one is present, and where its columns lie."""
-
-    def __init__(self, batch: pa.RecordBatch, codes: Int64s, present: Bools, sources: Int64s | None) -> None:
-        self.batch, self.codes, self.present = batch, codes, present
-        self._sources = sources
-
-    def sources(self, begin: int) -> Int64s | None:
-        """As `SideBySide.sources`, from a row on."""
-        if self._sources is None:
-            return None
-        sources = self._sources.copy()
-        sources[:, 0] += begin * sources[:, 1]
-        return sources
 
 
 class Probed:
@@ -377,4 +362,4 @@ class ProbeJoin(SplitJoin):
         return np.diff(layout.encode(batch.take(rows))[1])
 
 
-__all__ = ["MOST_PATIENCE", "Front", "ProbeJoin"]
+__all__ = ["MOST_PATIENCE", "ProbeJoin"]

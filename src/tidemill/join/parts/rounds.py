@@ -1,5 +1,6 @@
 """Disk rounds: segments that were read meet the rows that wait for them, and what leaves is staged."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,10 @@ import pyarrow as pa
 from tidemill.core.recycled import Recycled
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts import serve_kernels as kernels
+from tidemill.join.parts.departures import Departure
 from tidemill.join.parts.hits import pairs_per
 from tidemill.join.parts.kernels import Int64s
+from tidemill.join.parts.putter import Putter
 from tidemill.join.parts.segment_read import SegmentRead
 from tidemill.join.parts.shared_rows import SharedRows, StreamCells
 from tidemill.join.parts.side_by_side import SideBySide
@@ -66,6 +69,8 @@ class Rounds:
         self._rows: RowsOfPages | None = None
         self.pages_behind = 0
         self._cursor[:] = 0
+        self._are_whole = True
+        """Whether rows staged leave with all their matches: none in a step before, none in pages that follow."""
 
     def _grow_staging(self, size_bytes: int) -> None:
         self._staging: UInt8s = np.empty(-(-size_bytes // 8), dtype=np.uint64).view(np.uint8)
@@ -87,8 +92,23 @@ class Rounds:
         return self._rows is not None
 
     @property
+    def pairs(self) -> int:
+        """That were staged."""
+        return int(self._cursor[kernels.PAIRS])
+
+    @property
+    def unmatched(self) -> int:
+        """Rows that finished without a match."""
+        return int(self._cursor[kernels.UNMATCHED])
+
+    @property
     def has_output(self) -> bool:
-        return bool(self._cursor[kernels.PAIRS])
+        return self.pairs > 0
+
+    @property
+    def most_output_bytes(self) -> int:
+        """That the pairs of a step take as columns, unless there is one alone that takes more."""
+        return len(self._staging)
 
     @property
     def is_half_full(self) -> bool:
@@ -101,7 +121,9 @@ class Rounds:
         return self.read.segments[int(self._cursor[kernels.RUN]) :] if self.are_under_way else _NONE
 
     def begin_output(self) -> None:
+        """Nothing is staged; what was handed over before must have left."""
         self._cursor[kernels.PAIRS : kernels.TOO_WIDE + 1] = 0
+        self._are_whole = not self._cursor[kernels.NEXT_MATCH]
 
     def take(self, read: SegmentRead, rows: RowsOfPages, pages_behind: int) -> None:
         """Begin the rounds of some segments.
@@ -120,11 +142,18 @@ class Rounds:
             self._met = np.zeros(most_rows, dtype=np.int32)
             self._slots = np.zeros(2 << (most_rows - 1).bit_length(), dtype=np.int32)
 
-    def serve(self, shared: SharedRows) -> None:
-        """Let rows that wait meet what was read, until all have or the staging area is full."""
+    def serve(self, shared: SharedRows, before_move: Callable[[], None], *, may_grow: bool) -> None:
+        """Let rows that wait meet what was read, until all have or the staging area is full.
+
+        Args:
+            shared: Where they wait, and where rows turn hot.
+            before_move: Called before hot rows move.
+            may_grow: Whether the staging area may become as large as a single pair that is wider.
+        """
         assert self._rows is not None
         worth = np.array([shared.waiting_row_bytes, shared.hits_per_waiting_row])
         cursor = self._cursor
+        self._are_whole &= bool(self._rule[kernels.ADMITS])
         if not cursor[kernels.RUN] and not cursor[kernels.IS_BEGUN]:
             shared.touch(self.read.segments)
         while True:
@@ -133,15 +162,45 @@ class Rounds:
                 self._rows.buffer, self._rows.codes, self._rows.at, self._slots, self._met, self._rule, worth,
                 self._staging, cursor, *self._pairs,
             )  # fmt: skip
-            if cursor[kernels.TOO_WIDE]:
+            if cursor[kernels.TOO_WIDE] and may_grow:
                 self._grow_staging(int(cursor[kernels.TOO_WIDE]))
                 cursor[kernels.TOO_WIDE] = 0
             elif cursor[kernels.WANTS_ROOM] and not cursor[kernels.IS_BEGUN]:
-                shared.make_room()
+                shared.make_room(before_move)
             else:
                 break
         if cursor[kernels.RUN] == len(self.read.segments):
             self._rows = None
+
+    def ask(self, putter: Putter, memory: Recycled) -> Departure | None:
+        """Have what was staged put together on another core; None unless each row leaves in full, with one pair.
+
+        Output may not begin anew before it has left.
+        """
+        pairs, matched = self.pairs, int(self._cursor[kernels.MATCHED])
+        leaving = matched + self.unmatched * int(self._rule[kernels.IF_NOT])
+        is_one_each = pairs > 0 and pairs == leaving and not self.are_under_way
+        output_bytes = int(self._cursor[kernels.OUTPUT_BYTES])
+        if not (is_one_each and self._are_whole and self.is_able) or output_bytes > self.most_output_bytes:
+            return None
+        put_out = self._beside.ask_rows(putter, *self._rows_beside(), memory)
+        return Departure(put_out, pairs, matched, output_bytes, slots=_NONE)
+
+    def stream_rows(self, count: int) -> pa.RecordBatch:
+        """So many that were staged and handed over."""
+        return self._stream.layout.decode(self._staging, self._pairs[0, :count])
+
+    @property
+    def is_able(self) -> bool:
+        """Whether what is staged becomes output by one compiled call."""
+        return self._beside.is_able and not self._confirms
+
+    def _rows_beside(self) -> tuple[UInt8s, Int64s, UInt8s, Int64s, int]:
+        """Pairs as `SideBySide` wants them."""
+        pairs = int(self._cursor[kernels.PAIRS])
+        other_bytes = self._stream.layout.least_row_bytes + kernels.PAIR_BYTES
+        rows_bytes = int(self._cursor[kernels.OUTPUT_BYTES]) - pairs * other_bytes
+        return self._staging, self._pairs[0, :pairs], self._staging, self._pairs[1, :pairs], rows_bytes
 
     def output(self, shared: SharedRows, memory: Recycled) -> tuple[pa.RecordBatch | None, int, int]:
         """What was staged, as a batch in this memory or Arrow's, and how many rows with and without a match finished."""
@@ -150,11 +209,8 @@ class Rounds:
         if not pairs:
             return None, matched, unmatched
         stream_at, master_at, cell = self._pairs[:, :pairs]
-        if self._beside.is_able and not self._confirms:
-            other_bytes = self._stream.layout.least_row_bytes + kernels.PAIR_BYTES
-            rows_bytes = int(self._cursor[kernels.OUTPUT_BYTES]) - pairs * other_bytes
-            rows = (self._staging, stream_at, self._staging, master_at)
-            return self._beside.of_rows(*rows, rows_bytes, memory), matched, unmatched
+        if self.is_able:
+            return self._beside.of_rows(*self._rows_beside(), memory), matched, unmatched
         stream_rows = self._stream.layout.decode(self._staging, stream_at)
         if self._confirms:
             kept, master_at, unmet = self._confirmed(stream_rows, master_at, cell, shared)

@@ -19,10 +19,10 @@ from tidemill.join.parts.cell_kernels import (
     size_at,
     top_of,
 )
-from tidemill.join.parts.kept_kernels import keep
+from tidemill.join.parts.kept_kernels import keep, slot_address
 from tidemill.join.parts.kernels import Int32s, Int64s, mix
-from tidemill.master.addresses import load_32, move_bytes, store_32
-from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s
+from tidemill.master.addresses import fetch, load_32, move_bytes, store_32
+from tidemill.master.row_kernels import BYTES, CACHE_LINE_BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s
 
 (
     RUN,
@@ -79,6 +79,59 @@ def _rows_of_code(codes: Int64s, first: int, end: int) -> int:
 
 @njit(
     types.void(
+        types.int64, types.int64, READ_INT64S, types.int64, types.int64, READ_INT64S, READ_INT64S, types.int64,
+        types.int64, INT32S, types.int64, INT32S,
+    ),
+    cache=True,
+)  # fmt: skip
+def _count_waiting(
+    top: int,
+    stride: int,
+    shape: Int64s,
+    cell: int,
+    source: int,
+    codes: Int64s,
+    at: Int64s,
+    begin: int,
+    end: int,
+    slots: Int32s,
+    capacity: int,
+    met: Int32s,
+) -> None:
+    """How many rows from a cell on wait for each code; what was read for them is asked for, since it comes from elsewhere."""
+    met[: end - begin] = 0
+    while cell:
+        row = _first_row(codes, begin, slots, capacity, code_of(top, cell, shape))
+        if row >= 0:
+            if met[row] == 0:
+                fetch(source + at[begin + row])
+                fetch(source + at[begin + row] + CACHE_LINE_BYTES)
+            met[row] += 1
+        cell = load_32(top - cell * stride)
+
+
+@njit(
+    types.void(BYTES, READ_INT64S, READ_INT64S, types.int64, types.int64, INT32S, types.float64, types.int64),
+    cache=True,
+)
+def _fetch_slots(
+    memory: UInt8s,
+    state: Int64s,
+    codes: Int64s,
+    begin: int,
+    end: int,
+    met: Int32s,
+    waiting_row_bytes: float,
+    fixed_bytes: int,
+) -> None:
+    """Ask for the slots of codes that may turn hot: they lie anywhere."""
+    for row in range(end - begin):
+        if met[row] * waiting_row_bytes > fixed_bytes:
+            fetch(slot_address(memory, state, codes[begin + row]))
+
+
+@njit(
+    types.void(
         BYTES, INT64S, READ_INT64S, INT32S, INT32S, INT32S, INT32S, READ_INT64S, READ_INT64S, READ_BYTES, READ_INT64S,
         READ_INT64S, INT32S, INT32S, READ_INT64S, _FLOATS, BYTES, INT64S, INT64S, INT64S, INT64S,
     ),
@@ -119,18 +172,28 @@ def serve(
     while cursor[RUN] < len(segments):
         segment = segments[cursor[RUN]]
         begin, end = first_row[cursor[RUN]], first_row[cursor[RUN] + 1]
-        _index_codes(codes, begin, end, slots, capacity)
+        if not cursor[WANTS_ROOM]:
+            _index_codes(codes, begin, end, slots, capacity)
         if not cursor[IS_BEGUN]:
             cursor[IS_BEGUN] = 1
             cursor[ROWS_LEFT] = count[segment]
             if rule[ADMITS]:
-                met[: end - begin] = 0
-                cell = int(head[segment])
-                while cell:
-                    row = _first_row(codes, begin, slots, capacity, code_of(top, cell, shape))
-                    if row >= 0:
-                        met[row] += 1
-                    cell = load_32(top - cell * stride)
+                if not cursor[WANTS_ROOM]:  # or they were counted before
+                    _count_waiting(
+                        top,
+                        stride,
+                        shape,
+                        int(head[segment]),
+                        source,
+                        codes,
+                        at,
+                        begin,
+                        end,
+                        slots,
+                        capacity,
+                        met,
+                    )
+                    _fetch_slots(memory, state, codes, begin, end, met, worth[0], rule[MASTER_FIXED])
                 for row in range(end - begin):
                     if met[row]:
                         keep(

@@ -7,8 +7,11 @@ import pyarrow as pa
 
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts import cell_kernels as cells
+from tidemill.join.parts import cell_sifting_kernels
 from tidemill.join.parts import kept_kernels as kept
 from tidemill.join.parts.kernels import Bools, Int32s, Int64s
+from tidemill.master.index import PageIndex
+from tidemill.master.row_kernels import CACHE_LINE_BYTES
 from tidemill.master.rows import RowLayout, UInt8s
 
 SEGMENT_BYTES = 5 * 4
@@ -38,6 +41,12 @@ class StreamCells:
         self.cell_bytes = cells.HEADER_BYTES + code_bytes + row_bytes
         row_shape = (self.layout.last_open_offset, self.layout.fixed_bytes)
         self.shape = np.array([self.cell_bytes, code_bytes, code_at, *row_shape], dtype=np.int64)
+        self.offsets = np.array([slot.offset for slot in self.layout.slots], dtype=np.int64)
+        """Of each column in a row."""
+        self.template: UInt8s = np.zeros(self.layout.least_row_bytes, dtype=np.uint8)
+        """A row without its values, of which none is NULL."""
+        for slot in self.layout.slots:
+            self.template[slot.validity_place] |= 1 << slot.validity_bit
 
     def most_bytes(self, arrow_bytes: int) -> int:
         """Cells for any one row that takes so much as an Arrow batch."""
@@ -48,6 +57,13 @@ def most_cells_bytes(arrow_bytes: int, cell_bytes: int, least_row_bytes: int) ->
     """Cells for any one row that takes so much as an Arrow batch."""
     rows_bytes = arrow_bytes + least_row_bytes + 16
     return (1 + -(-rows_bytes // (cell_bytes - cells.HEADER_BYTES))) * cell_bytes
+
+
+def _ending_on_a_line(size_bytes: int) -> UInt8s:
+    """Zeros that end where a line of the processor's caches does: there cells of 32 bytes begin, two to a line."""
+    block: UInt8s = np.zeros(size_bytes // 8 + 8, dtype=np.uint64).view(np.uint8)
+    skipped = -(block.ctypes.data + size_bytes) % CACHE_LINE_BYTES
+    return block[skipped : skipped + size_bytes]
 
 
 class SharedRows:
@@ -80,13 +96,13 @@ class SharedRows:
         keeps_rows: bool,
         reserve: Callable[[int], None],
     ) -> None:
-        self.memory: UInt8s = np.zeros(size_bytes // 8, dtype=np.uint64).view(np.uint8)
+        self.memory = _ending_on_a_line(size_bytes // 8 * 8)
         self.stream = stream
         self.keeps_rows = keeps_rows
         self._reserve = reserve
         self.master_shape = (master.last_open_offset, master.fixed_bytes)
         self._least_waiting_bytes = least_waiting_bytes
-        self.state = np.zeros(13, dtype=np.int64)
+        self.state = np.zeros(cells.STATE_WORDS, dtype=np.int64)
         self.state[cells.CAPACITY] = LEAST_HOT_BYTES // kept.ENTRY_BYTES
         # First and last cell of the rows of each segment, their number, and how many pages they need.
         self._head, self._tail, self._count, self.reach = np.zeros((4, segments), dtype=np.int32)
@@ -161,6 +177,31 @@ class SharedRows:
         self._queue_rows = max(self._queue_rows, self.waiting_rows)
         return pushed
 
+    def sift(
+        self, index: PageIndex, codes: Int64s, sources: Int64s, at: Int64s, matches: Int64s, known: Int64s
+    ) -> Int64s:
+        """Let rows wait that missed, out of columns of fixed width; the others close up. The result is that of `sift`."""
+        result = np.zeros(6, dtype=np.int64)
+        columns = sources.copy()
+        columns[:, 2] = self.stream.offsets
+        waiting = (self.memory, self.state, self.stream.shape, *self.lists, self._queue)
+        where = (self.segment_pages, index.first_code, index.continues, index.last_code)
+        cell_sifting_kernels.sift(
+            *waiting,
+            *where,
+            codes,
+            columns,
+            self.stream.template,
+            *self.master_shape,
+            at,
+            matches,
+            known,
+            result,
+        )
+        self._misses += int(result[cell_sifting_kernels.MISSES])
+        self._queue_rows = max(self._queue_rows, self.waiting_rows)
+        return result
+
     def choose(self, most_segments: int, most_pages: int) -> Int64s:
         """Segments for which the oldest rows wait; they leave the queue."""
         chosen = np.empty(most_segments, dtype=np.int64)
@@ -185,8 +226,12 @@ class SharedRows:
         """Whether a queue length has passed since hot rows were judged."""
         return self._misses - self._misses_at_look >= self._queue_rows
 
-    def judge(self) -> None:
-        """Let codes go for which fewer bytes would wait than their rows take, and waiting rows have the room."""
+    def judge(self, before_move: Callable[[], None]) -> None:
+        """Let codes go for which fewer bytes would wait than their rows take, and waiting rows have the room.
+
+        Hot rows close up; `before_move` is called first, for those who look at them.
+        """
+        before_move()
         rule = (
             *self.master_shape,
             self.waiting_row_bytes,
@@ -203,8 +248,11 @@ class SharedRows:
         if self.border > wanted + wanted // _SLACK:
             self._put_border(max(LEAST_HOT_BYTES, wanted))
 
-    def make_room(self) -> None:
-        """Move the border for codes that should be hot and found no room, as far as waiting rows can do with less."""
+    def make_room(self, before_move: Callable[[], None]) -> None:
+        """Move the border for codes that should be hot and found no room, as far as waiting rows can do with less.
+
+        Where hot rows themselves move, `before_move` is called first.
+        """
         capacity, entries, hot_bytes = (
             int(n) for n in self.state[[cells.CAPACITY, cells.ENTRIES, cells.HOT_BYTES]]
         )
@@ -222,6 +270,7 @@ class SharedRows:
         if border > self.border and 4 * (border - self.border) >= wanted - self.border:
             self._put_border(border)
         if slots > capacity and needed + aside * kept.ENTRY_BYTES <= self.border:
+            before_move()
             kept.widen_table(self.memory, self.state, slots)
 
     def _put_border(self, at: int) -> None:
