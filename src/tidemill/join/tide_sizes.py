@@ -157,7 +157,7 @@ class TideSizes:
         regions_per_read = max(1, min(most_regions_per_read, spare // (3 * (1 + reads_ahead) * region_bytes)))
         beyond = max(0, spare - _LARGE_BYTES)
         parts = {
-            "arrivals_bytes": least["arrivals"] + min(spare // 16 + beyond // 12, _MOST_ARRIVALS_BYTES),
+            "arrivals_bytes": least["arrivals"] + min(spare // 16 + beyond // 7, _MOST_ARRIVALS_BYTES),
             "sketch_bytes": least["sketch"] + spare // 20,
             "disk_buffer_bytes": max(least["disk_buffer"], (1 + reads_ahead) * regions_per_read * region_bytes),
             "output_bytes": least["output"] + min(spare // 8 + beyond // 7, _MOST_OUTPUT_BYTES),
