@@ -126,7 +126,7 @@ def _let_wait(
     last, unused = (1 << shift) - 1, len(free) - 1 - state[STRIPS]
     for k in range(count):
         if k + _AHEAD < count:  # written to soon
-            fetch_to_write(target + np.int64(tail[regions[k + _AHEAD]]) * stride)
+            fetch_to_write(int(target + np.int64(tail[regions[k + _AHEAD]]) * stride))
         i, region = np.int64(missing[k]), np.int64(regions[k])
         slot = np.int64(tail[region])
         if slot & last == 0:  # as `take_slot`, whose call with seven arrays costs as much as all the rest

@@ -24,7 +24,7 @@ _UINT8S = types.Array(types.uint8, 1, "C")
 )
 def take_slot(
     strip_next: Int32s, strip_rows: UInt8s, free: Int32s, tail: Int32s, state: Int64s, shift: int, region: int
-) -> int:
+) -> np.int64:
     """The next slot of a region: in its first strip, or in a free one that becomes the first.
 
     Free strips are a stack, taken from its end: a list of them would cost a cache miss to follow. A strip that is not the
@@ -134,7 +134,7 @@ def pop(
         if at[r] >= 0:
             strip_rows[at[r]] = np.uint8(end - (at[r] << shift))
             fetch(base + 8 * ((at[r] << shift) * code_step))
-    done = 0
+    done = np.int64(0)
     while done < filled:
         for r in range(lists):
             strip = at[r]

@@ -208,14 +208,12 @@ class WaitingRoom:
         else:
             free = np.append(np.arange(most - 1, strips - 1, -1, dtype=np.int32), free)
         self.most_rows = most << self._shift
-        for array, size in (
-            (self._words, self.most_rows * self._stride // 8),
-            (self._next, most),
-            (self._free, most),
-            (self._filled, most),
-            *((codes, self.most_rows) for codes in self._codes_apart),
-        ):
-            array.resize(size, refcheck=False)
+        self._words.resize(self.most_rows * self._stride // 8, refcheck=False)
+        for codes in self._codes_apart:
+            codes.resize(self.most_rows, refcheck=False)
+        for links in (self._next, self._free):
+            links.resize(most, refcheck=False)
+        self._filled.resize(most, refcheck=False)
         self._free[: len(free)] = free
         self.rows = self._words.view(np.uint8)
         if self._code_at[1] > 1:
