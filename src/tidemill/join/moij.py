@@ -132,6 +132,7 @@ class MoijJoin(ArrivingJoin):
         self._front: Front | None = None
         self._rows_in = 0
         self._hits: Hits | None = None
+        self._has_put_out = False  # lest one that is restored again and again begins for ever
         # Held by hot rows and pending
         self._rows = SharedRows(
             self.sizes.shared_bytes,
@@ -184,6 +185,8 @@ class MoijJoin(ArrivingJoin):
         elif self._rows.waiting_rows:
             self._probe_disk(tally)
         else:
+            self._see_off(self._departures.all(), tally)
+        if not self._has_put_out:
             self._see_off(self._departures.all(), tally)
         held_bytes = self._held_bytes()
         self._freed.took(tally.counts["bytes_read"] + held_bytes["output"])

@@ -155,8 +155,8 @@ def test_nothing_in_a_region_is_believed_beyond_its_bounds(last_open: int):
             kept, found = np.zeros(2, dtype=np.int64), np.zeros((2, 1), dtype=np.int64)
             scratch[:] = 0
             outcomes[keep_rows(
-                words, begin, 4, last_open, 32, np.array([code]), rows, rows_at, kept, *found, scratch[:4],
-                scratch[4:9], scratch[9:13], scratch[13:],
+                words, begin, 4, last_open, 32, np.array([code]), rows, rows_at, kept, *found, scratch[:16],
+                scratch[16:21], scratch[21:25], scratch[25:],
             )] += 1  # fmt: skip
             assert 0 <= kept[USED_BYTES] <= len(rows)
             assert 0 <= kept[ROWS] <= len(rows_at)

@@ -63,6 +63,7 @@ class ArrivingJoin(SemiStreamJoin):
     _departures: Departures
     _front: Front | None
     _given_bytes: int
+    _has_put_out: bool
     _hits: Hits | None
     _hits_given_bytes: int
     _layout: RowLayout
@@ -242,6 +243,7 @@ class ArrivingJoin(SemiStreamJoin):
         self, output: pa.RecordBatch | None, matched: int, unmatched: int, found_in: str, tally: StepTally
     ) -> None:
         count_fates(self.plan, matched, unmatched, found_in, tally)
+        self._has_put_out |= matched + unmatched > 0
         if output is not None:
             tally.outputs.append(output)
             self._given_bytes += output.nbytes
@@ -254,6 +256,7 @@ class ArrivingJoin(SemiStreamJoin):
             if output is not None:
                 tally.outputs.append(output)
             self._given_bytes += departure.output_bytes
+            self._has_put_out = True
             is_hit = departure.slots is None
             found_in = "hot_hits" if is_hit else "disk_matches"
             count_fates(self.plan, departure.matched, departure.rows - departure.matched, found_in, tally)

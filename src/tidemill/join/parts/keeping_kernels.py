@@ -12,7 +12,9 @@ _READ_WORDS = types.Array(types.uint64, 1, "C", readonly=True)
 
 ROWS, USED_BYTES = range(2)
 """Places in `kept`: master rows kept so far, and their bytes."""
-_COUNTED_PAGES = 16
+COUNTED_PAGES = 16
+"""For so many there is room in a list of first codes at least."""
+_BEYOND = np.iinfo(np.int64).max
 _NEAR = 2  # rows around a guess that are looked at first
 
 FOUND, FULL, TORN = range(3)
@@ -66,14 +68,25 @@ def _look_into(
         page_code[page], page_row[page] = np.int64(words[head + start]), rows
         rows += count
     page_row[pages] = rows
+    for page in range(pages, COUNTED_PAGES):
+        page_code[page] = _BEYOND
     return rows
 
 
 @njit(types.int64(READ_INT64S, types.int64, types.int64), cache=True, inline="always")
 def _page_of(page_code: Int64s, pages: int, code: int) -> int:
-    """The last page that begins before a code, or the first one. Counted without a branch while pages are few."""
+    """The last page that begins before a code, or the first one.
+
+    While pages are few, all are counted that do, and always as many: a loop without a branch that is eight comparisons
+    at a time. With the number of pages for its end it took 45 ns longer.
+    """
+    if pages <= COUNTED_PAGES:
+        before = 0
+        for page in range(COUNTED_PAGES):
+            before += page_code[page] < code
+        return max(0, before - 1)
     low, high = 0, pages
-    while high - low > _COUNTED_PAGES:
+    while high - low > COUNTED_PAGES:
         middle = (low + high) >> 1
         if page_code[middle] < code:
             low = middle + 1
@@ -178,7 +191,7 @@ def keep_rows(
         kept: How many there are, and their bytes; moved on.
         start: Gets for each waiting code which of the kept rows is its first.
         matches: Gets how many it has.
-        page_code: Room for a number of each page.
+        page_code: Room for a number of each page, and for `COUNTED_PAGES` at least.
         page_row: Room for a number of each page and one more.
         page_step: Room for a number of each page.
         mark: Room for a number of each row, none greater than that of the rows kept so far.
@@ -236,4 +249,4 @@ def keep_rows(
     return FOUND
 
 
-__all__ = ["FOUND", "FULL", "ROWS", "TORN", "USED_BYTES", "keep_rows"]
+__all__ = ["COUNTED_PAGES", "FOUND", "FULL", "ROWS", "TORN", "USED_BYTES", "keep_rows"]

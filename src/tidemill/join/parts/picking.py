@@ -15,6 +15,7 @@ import numpy as np
 
 from tidemill.join.parts.keeping_kernels import ROWS
 from tidemill.join.parts.kernels import Bools, Int64s
+from tidemill.join.parts.keeping_kernels import COUNTED_PAGES
 from tidemill.join.parts.picking_kernels import pick
 from tidemill.join.parts.service import Service
 from tidemill.master import MasterData
@@ -204,7 +205,7 @@ class Picker:
 
 def _scratch_words(stretches: Stretches) -> int:
     """That `pick` asks for."""
-    return 17 + stretches.most_pages * (3 + stretches.most_rows_of_a_page)
+    return 17 + COUNTED_PAGES + stretches.most_pages * (3 + stretches.most_rows_of_a_page)
 
 
 __all__ = ["Picked", "Picker", "Waiting"]

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, types
 
-from tidemill.join.parts.keeping_kernels import FOUND, ROWS, USED_BYTES, keep_rows
+from tidemill.join.parts.keeping_kernels import COUNTED_PAGES, FOUND, ROWS, USED_BYTES, keep_rows
 from tidemill.join.parts.kernels import Int64s
 from tidemill.master.addresses import load_shared, store_shared
 from tidemill.master.board_kernels import (
@@ -95,7 +95,7 @@ def pick(
         beats: Of the board.
         places: Of the board.
         seat: Of this process.
-        scratch: Room for three numbers for each page, one for each row and 17 more.
+        scratch: Room for three numbers for each page, one for each row and 33 more.
         last_open: Of the layout of master rows.
         fixed_bytes: Of the same.
         first_code: First of the waiting codes of each region, and their number.
@@ -112,8 +112,10 @@ def pick(
     for i in range(len(plan)):
         most_pages = max(most_pages, edges[i + 1] - edges[i])
     clock, vector = scratch[:2], scratch[2:16]
-    page_code, page_step = scratch[16 : 16 + most_pages], scratch[16 + most_pages : 16 + 2 * most_pages]
-    page_row, mark = scratch[16 + 2 * most_pages : 17 + 3 * most_pages], scratch[17 + 3 * most_pages :]
+    scratch = scratch[16:]
+    page_code, scratch = scratch[: COUNTED_PAGES + most_pages], scratch[COUNTED_PAGES + most_pages :]
+    page_step, page_row = scratch[:most_pages], scratch[most_pages : 2 * most_pages + 1]
+    mark = scratch[2 * most_pages + 1 :]
     # Once: a region knows by the size of a number that it is of one before it.
     mark[:] = 0
     left = len(plan)
