@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tidemill.join.parts.keeping_kernels import ROWS
+from tidemill.join.parts.keeping_kernels import COUNTED_PAGES, ROWS
 from tidemill.join.parts.kernels import Bools, Int64s
-from tidemill.join.parts.keeping_kernels import COUNTED_PAGES
 from tidemill.join.parts.picking_kernels import pick
 from tidemill.join.parts.service import Service
 from tidemill.master import MasterData
