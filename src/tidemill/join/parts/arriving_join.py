@@ -1,5 +1,6 @@
 """What `moij` does with arrivals: they meet hot rows, and leave or wait."""
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -165,14 +166,14 @@ class ArrivingJoin(SemiStreamJoin):
     # The others leave.
 
     @property
+    @abstractmethod
     def _columns_bytes(self) -> int:
         """Of the output reservation, for what leaves in a step or is on its way."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def _hits_bytes(self) -> int:
         """The same, for hits alone: what segments give in the same step has room beside them."""
-        raise NotImplementedError
 
     @property
     def _hits_bytes_left(self) -> int:
