@@ -48,6 +48,8 @@ def _find_regions(
 
     Codes are often spread evenly: then the first guess is right or next to it, and eleven steps of a search are saved.
     """
+    if not count:  # nor need there be a region
+        return 0
     kept, last = 0, np.int64(len(first_codes) - 1)
     lowest = float(first_codes[0])
     per_code = last / max(1.0, float(first_codes[last]) - lowest)

@@ -11,7 +11,6 @@ HEADER_BYTES = 8  # before a row of open length: its slot and its size, so that 
 ROWS, END, DEAD_BYTES, CLOCK, STRIPS = range(5)
 """Places in `state`: rows that wait, end of the arena, bytes in it of rows gone, age counter, strips in use."""
 
-_AHEAD = 8  # rows
 _INT32S = types.Array(types.int32, 1, "C")
 _READ_INT32S = types.Array(types.int32, 1, "C", readonly=True)
 _UINT8S = types.Array(types.uint8, 1, "C")
