@@ -1,5 +1,6 @@
 """The page cache helps nobody: what a peer needs comes from disk, and the kernel's count shows it."""
 
+import numpy as np
 import pytest
 
 from tidemill.lab.join_data import JoinData
@@ -30,6 +31,18 @@ def test_the_kernel_counts_what_the_store_counts(on_disk: JoinData) -> None:
     counted = KernelCounts.now().since(before)
     assert counted.bytes_read == pytest.approx(store.bytes_read, rel=0.5)  # direct reads are whole blocks
     assert counted.reads >= store.pages_read
+
+
+def test_reads_asked_for_by_the_dozen_count_each(on_disk: JoinData) -> None:
+    store = open_store(on_disk)
+    scattered = np.arange(0, min(store.pages, 60), 3)
+    assert len(scattered) > 10
+    before = KernelCounts.now()
+    store.begin_pages(scattered).result()
+    counted = KernelCounts.now().since(before)
+    # The count itself reads two small files, which are calls too.
+    assert store.reads <= counted.reads <= store.reads + 5
+    assert counted.bytes_read / counted.reads == pytest.approx(store.bytes_read / store.reads, rel=0.5)
 
 
 @pytest.mark.parametrize("name", ["peer-sqlite-inl", "peer-lmdb-inl", "peer-duckdb", "peer-polars"])

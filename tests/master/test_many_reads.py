@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.master import MasterData
-from tidemill.master.many_reads import MOST_AT_ONCE, Contexts, read_many
+from tidemill.master.many_reads import MOST_AT_ONCE, READS_ASKED, Contexts, read_many
 
 SIZE = 512
 CONTENT = np.random.default_rng(3).integers(0, 256, 400 * SIZE).astype(np.uint8)
@@ -30,7 +30,7 @@ def context() -> Iterator[int]:
     if not context:
         pytest.skip("this kernel does not offer asynchronous reads")
     yield context
-    contexts.give_back(context)
+    contexts.give_back(context, 0)
     contexts.close()
 
 
@@ -61,6 +61,15 @@ def test_a_short_read_ends_before_its_lot(context: int, handle: int) -> None:
 def test_a_refusal_leaves_all_to_be_read(context: int, handle: int, bad: str) -> None:
     context, handle = (context, 10_000) if bad == "file" else (context + 8, handle)
     assert read(context, handle, np.arange(5))[0] == 0
+
+
+def test_reads_are_counted_where_the_kernel_was_asked_for_them(context: int) -> None:
+    contexts = Contexts()
+    before = READS_ASKED.reads
+    contexts.give_back(contexts.take(), 7)
+    contexts.give_back(0, 9)  # nobody was asked: these were read one after the other
+    assert READS_ASKED.reads == before + 7
+    contexts.close()
 
 
 def test_scattered_pages_are_the_same_with_and_without_it(

@@ -5,6 +5,7 @@ Asked for by the dozen they cost 8, and one thread gets 56,000 of them a second,
 """
 
 import platform
+import threading
 import weakref
 from typing import Any
 
@@ -84,6 +85,21 @@ def read_many(
     return first
 
 
+class ReadsAsked:
+    """How many reads this process asked for in this way: the kernel does not count them among calls that read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self._lock = threading.Lock()
+
+    def add(self, reads: int) -> None:
+        with self._lock:
+            self.reads += reads
+
+
+READS_ASKED = ReadsAsked()
+
+
 class Contexts:
     """What the kernel keeps for those who ask for many reads; as many as read at a time, made when first needed."""
 
@@ -101,8 +117,10 @@ class Contexts:
             self._is_possible = False  # not allowed, or too many on this machine
         return int(made[0])
 
-    def give_back(self, context: int) -> None:
+    def give_back(self, context: int, reads: int) -> None:
+        """After so many reads were asked for with it."""
         if context:
+            READS_ASKED.add(reads)
             self._free.append(context)
 
     def close(self) -> None:
@@ -114,4 +132,4 @@ def _destroy_all(contexts: list[int]) -> None:
         _destroy(contexts.pop())
 
 
-__all__ = ["MOST_AT_ONCE", "Contexts", "read_many"]
+__all__ = ["MOST_AT_ONCE", "READS_ASKED", "Contexts", "read_many"]

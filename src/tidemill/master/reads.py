@@ -240,7 +240,7 @@ class PageReader:
             job.buffer.view(np.uint64), job.begin * BLOCK_WORDS, job.offset, job.file, self._files.salts,
             job.page_start, codes, at,
         )  # fmt: skip
-        self._contexts.give_back(context)
+        self._contexts.give_back(context, len(first))
         if bad == NOT_READ:  # read again by a way that says why
             for stretch in job.stretches.tolist():
                 self._fill(job, stretch)
