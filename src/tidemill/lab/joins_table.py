@@ -14,8 +14,7 @@ def joins_tables(results: list[dict[str, Any]]) -> Iterator[Table]:
     """Tables in order of skew, then of memory."""
     for zipf, share in sorted({(r["zipf"], r["memory_share"]) for r in results}):
         cell = [r for r in results if (r["zipf"], r["memory_share"]) == (zipf, share)]
-        bound = format_count(cell[0]["bound_rows_per_s"])
-        title = f"Zipf {zipf:g}, memory {share:.1%} of the master data; bound {bound} rows/s"
+        title = f"Zipf {zipf:g}, memory {share:.1%} of the master data; {_bound(cell[0])}"
         table = Table(title=title, title_justify="left")
         table.add_column("contender")
         for name in COLUMNS:
@@ -32,14 +31,23 @@ def remarks(results: list[dict[str, Any]]) -> Iterator[str]:
             yield f"{r['contender']}, Zipf {r['zipf']:g}, memory {r['memory_share']:.1%}: {r['reason']}"
 
 
+def _bound(result: dict[str, Any]) -> str:
+    if result["bound_rows_per_s"] is None:
+        return "no bound"
+    bound, assembly, cached = (
+        format_count(result[f"{name}_rows_per_s"]) for name in ("bound", "assembly", "cached_assembly")
+    )
+    return f"bound {bound} rows/s\nassembling alone {assembly} rows/s; {cached} over the same few rows"
+
+
 def _values(result: dict[str, Any]) -> list[str]:
     rate = result["rows_per_s"]
     if rate is None:
         return ["failed" if result["failed"] else "too little memory", *["-"] * (len(COLUMNS) - 1)]
+    bounds = result["bound_rows_per_s"], result["own_bound_rows_per_s"]
     return [
         format_count(rate),
-        f"{rate / result['bound_rows_per_s']:.1%}",
-        f"{rate / result['own_bound_rows_per_s']:.1%}",
+        *(f"{rate / bound:.1%}" if bound else "-" for bound in bounds),
         format_bytes(result["bytes_read"] / result["stream_rows"]),
         f"{format_bytes(result['memory_peak_bytes'])} of {format_bytes(result['memory_budget_bytes'])}",
         f"yes, {format_count(result['verified_rows'])}" if result["same_rows"] else "NO",

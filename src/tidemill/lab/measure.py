@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import IO, Any
 
+from tidemill.lab import bound_cell, join_cell
 from tidemill.lab.join_cell import CellSpec
 from tidemill.lab.kernel_counts import private_bytes
 
@@ -47,7 +48,7 @@ def measure(spec: CellSpec) -> dict[str, Any]:
 def _run(spec: CellSpec, complaints: IO[str]) -> tuple[dict[str, Any], int, int]:
     """What the child told, its memory above idle at most, its exit code."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "tidemill.lab.join_cell", spec.to_json()],
+        [sys.executable, "-m", _module(spec), spec.to_json()],
         stdout=subprocess.PIPE,
         stderr=complaints,
         text=True,
@@ -67,6 +68,10 @@ def _run(spec: CellSpec, complaints: IO[str]) -> tuple[dict[str, Any], int, int]
         alarm.cancel()
         child.kill()
         child.wait()
+
+
+def _module(spec: CellSpec) -> str:
+    return bound_cell.__name__ if spec.contender == bound_cell.ASSEMBLY else join_cell.__name__
 
 
 def _records(lines: IO[str]) -> Iterator[dict[str, Any]]:

@@ -56,11 +56,10 @@ def _draw(panel: Axes, results: list[dict[str, Any]], styles: dict[str, dict[str
             if r["contender"] == name and r["rows_per_s"]
         )
         panel.plot([share for share, _ in cells], [rate for _, rate in cells], label=name, **style)
-    bound = sorted({(r["memory_share"], r["bound_rows_per_s"]) for r in results})
-    shares = [share for share, _ in bound]
-    panel.plot(
-        shares, [rate for _, rate in bound], "--", marker="_", color=BOUND_COLOUR, label="bound", lw=1.5
-    )
+    bound = sorted({(r["memory_share"], r["bound_rows_per_s"]) for r in results if r["bound_rows_per_s"]})
+    shares = sorted({r["memory_share"] for r in results})
+    at, rates = [share for share, _ in bound], [rate for _, rate in bound]
+    panel.plot(at, rates, "--", marker="_", color=BOUND_COLOUR, label="bound", lw=1.5)
     panel.set(xscale="log", yscale="log")
     panel.set_xticks(shares, [f"{share:.3g}" for share in shares])
     panel.xaxis.set_minor_locator(NullLocator())

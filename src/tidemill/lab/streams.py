@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,8 @@ STREAM_SCHEMA = pa.schema([("key", pa.int64()), ("event", pa.int64()), ("pieces"
 AUTO_STREAM_ROWS = 24_000_000
 """Twelve seconds at 2 M rows/s, 480 MB; who is faster meets the rows a second time."""
 UNKNOWN_SHARE = 0.01
+Batch = TypeVar("Batch")
+"""Of Arrow, or with what is known of its rows."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def stream_batches(master_rows: int, zipf: float, rows: int, seed: int) -> Itera
         )
 
 
-def endless(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def endless(batches: list[Batch]) -> Iterator[Batch]:
     """The batches, around and around."""
     return cycle(batches)
 
@@ -82,4 +85,12 @@ def first_rows(batches: list[pa.RecordBatch], rows: int) -> list[pa.RecordBatch]
     return pa.Table.from_batches(batches).slice(0, rows).to_batches()
 
 
-__all__ = ["AUTO_STREAM_ROWS", "STREAM_SCHEMA", "Stream", "endless", "first_rows", "stream_batches"]
+__all__ = [
+    "AUTO_STREAM_ROWS",
+    "STREAM_BATCH_ROWS",
+    "STREAM_SCHEMA",
+    "Stream",
+    "endless",
+    "first_rows",
+    "stream_batches",
+]
