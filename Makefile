@@ -10,7 +10,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 	@echo '  ARGS="..." reaches the command: make demo ARGS="--seconds 20", make test ARGS="-k java"'
 
-setup: ## Make .venv hold what requirements.lock says (seconds when it does)
+setup: ## Make .venv hold what requirements.lock says, and compile kernels that changed
 	@$(PYTHON) tools/setup.py
 
 demo: setup ## Run the whole warehouse on this machine and check every row

@@ -1,4 +1,4 @@
-"""Make `.venv` hold exactly what `requirements.lock` says; seconds when it already does.
+"""Make `.venv` hold exactly what `requirements.lock` says, and kernels be compiled as they stand; at once when all is so.
 
 Runs on the Python that the user has (3.11 or newer) with its standard library alone.
 Uses uv when it is on the PATH, plain venv and pip otherwise; both check every hash.
@@ -7,6 +7,7 @@ Uses uv when it is on the PATH, plain venv and pip otherwise; both check every h
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOCK = ROOT / "requirements.lock"
+SOURCES = ROOT / "src"
 STAMP = VENV / ".tidemill-setup"
+KERNEL_STAMP = VENV / ".tidemill-kernels"
 LEAST_PYTHON = (3, 11)
 
 
@@ -29,19 +32,61 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    wanted = fingerprint()
-    if STAMP.exists() and STAMP.read_text() == wanted:
-        return 0
     started = time.monotonic()
+    wanted, kernels = fingerprint(), kernel_fingerprint()
+    if not is_stamped(STAMP, wanted):
+        install(wanted)
+    if not is_stamped(KERNEL_STAMP, wanted + kernels):
+        compile_kernels(wanted + kernels)
+        say(f"ready after {time.monotonic() - started:.0f} s")
+    return 0
+
+
+def is_stamped(stamp: Path, wanted: str) -> bool:
+    return stamp.exists() and stamp.read_text() == wanted
+
+
+def install(wanted: str) -> None:
     uv = shutil.which("uv")
     say(f"setting up {VENV.name} with {'uv' if uv else 'pip'} (first time: a few minutes)")
     STAMP.unlink(missing_ok=True)
     install_with_uv(uv) if uv else install_with_pip()
-    say("compiling join kernels")
-    run([python(), "-m", "tidemill.join.parts.warm_up"])
     STAMP.write_text(wanted)
-    say(f"ready after {time.monotonic() - started:.0f} s")
-    return 0
+
+
+def compile_kernels(wanted: str) -> None:
+    """Compile all of them anew: Numba notices that a file has changed, and not that a kernel it calls has."""
+    say("compiling join kernels (a minute or two)")
+    KERNEL_STAMP.unlink(missing_ok=True)
+    for pattern in ("*.nbi", "*.nbc"):
+        for compiled in SOURCES.rglob(f"__pycache__/{pattern}"):
+            compiled.unlink()
+    run([python(), "-m", "tidemill.join.parts.warm_up"])
+    KERNEL_STAMP.write_text(wanted)
+
+
+def kernel_fingerprint() -> str:
+    digest = hashlib.sha256()
+    for path in kernel_files():
+        digest.update(str(path.relative_to(SOURCES)).encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def kernel_files() -> list[Path]:
+    """What the kernels are compiled from: files with kernels, and those whose constants they hold."""
+    texts = {path: path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py")}
+    has_kernels = re.compile(r"^(from|import) numba\b", re.MULTILINE)
+    kernels = {path for path, text in texts.items() if has_kernels.search(text)}
+    constants = {path for kernel in kernels for path in constants_of(texts[kernel])}
+    return sorted(kernels | (constants & texts.keys()))
+
+
+def constants_of(text: str) -> set[Path]:
+    """Files from which names in capitals are imported."""
+    imports = re.findall(r"^from (tidemill[\w.]*) import (\([^)]*\)|.*)", text, re.MULTILINE)
+    modules = [module for module, names in imports if re.search(r"\b_?[A-Z][A-Z_0-9]+\b", names)]
+    return {SOURCES.joinpath(*module.split(".")).with_suffix(".py") for module in modules}
 
 
 def fingerprint() -> str:
