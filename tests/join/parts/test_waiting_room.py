@@ -1,7 +1,7 @@
 """Rows that wait by region, held against a dictionary: each comes out once, as it went in, inside fixed bytes."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidemill.core.errors import InternalError
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.waiting_room import WaitingRoom
 from tidemill.master.rows import RowLayout
@@ -303,3 +304,16 @@ def test_rows_put_back_come_again_before_those_that_came_since(schema: pa.Schema
     again, codes_again = room.pop(regions)
     assert codes_again.tolist() == [*codes[:2].tolist(), 110, *codes[2:].tolist()]
     assert sorted(leave(room, schema, again)) == [1, 3, 6, 8, 11]
+
+
+@pytest.mark.parametrize("schema", [FIXED, OPEN])
+@pytest.mark.parametrize("ask", [lambda room: room.pop(np.arange(REGIONS)), WaitingRoom.waiting_slots])
+def test_a_count_above_the_rows_that_wait_is_an_error_and_no_endless_loop(
+    schema: pa.Schema, ask: Callable[[WaitingRoom], object]
+) -> None:
+    room = room_of(schema, 10_000)
+    assert push(room, schema, list(range(20)))
+    room.count[3] += 2
+    with pytest.raises(InternalError) as told:
+        ask(room)
+    assert (told.value.counted, told.value.found) == (22, 20)

@@ -95,7 +95,7 @@ def push(
 
 
 @njit(
-    types.void(
+    types.int64(
         _INT32S, _INT32S, _READ_INT32S, _UINT8S, READ_INT64S, types.int64, types.int64, types.int64,
         READ_INT64S, INT64S, INT64S,
     ),
@@ -113,10 +113,11 @@ def pop(
     regions: Int64s,
     slots: Int64s,
     codes: Int64s,
-) -> None:
-    """Take all rows of regions off their lists, region after region; their slots stay theirs.
+) -> np.int64:
+    """How many rows were taken off the lists of regions, region after region: all, and their slots stay theirs.
 
-    The lists are followed side by side, so that the processor waits for several of them at a time.
+    Fewer where the lists hold fewer than were counted: then it would go around for ever. The lists are followed side by
+    side, so that the processor waits for several of them at a time.
     """
     lists = len(regions)
     at = np.empty(lists, dtype=np.int64)
@@ -134,7 +135,9 @@ def pop(
             strip_rows[at[r]] = np.uint8(end - (at[r] << shift))
             fetch(base + 8 * ((at[r] << shift) * code_step))
     done = np.int64(0)
-    while done < filled:
+    before = np.int64(-1)
+    while before < done < filled:
+        before = done
         for r in range(lists):
             strip = at[r]
             if strip < 0:
@@ -149,6 +152,7 @@ def pop(
                 codes[to + k] = slot_code[(first + k) * code_step + first_code]
             place[r] = to + rows
             done += rows
+    return done
 
 
 @njit(

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemill.core.errors import BudgetError
+from tidemill.core.errors import BudgetError, InternalError
 from tidemill.core.recycled import Recycled
 from tidemill.core.units import format_bytes
 from tidemill.join.parts import sifting_kernels
@@ -267,8 +267,17 @@ class WaitingRoom:
         """Slots and codes of the rows that wait for regions, region after region; slots stay until `release`."""
         slots, codes = np.empty((2, int(self.count[regions].sum())), dtype=np.int64)
         lists = (self._tail, self.count, self._next, self._filled, self._code, *self._code_at, self._shift)
-        kernels.pop(*lists, regions, slots, codes)
+        self._check_count(kernels.pop(*lists, regions, slots, codes), len(slots))
         return slots, codes
+
+    def _check_count(self, found: int, counted: int) -> None:
+        if found != counted:
+            raise InternalError(
+                f"{counted} rows were counted that wait for some regions, and their lists hold {found}",
+                code="waiting_count",
+                found=int(found),
+                counted=counted,
+            )
 
     def put_back(self, slots: Int64s, regions: Int64s, rows: Int64s, since: Int64s) -> None:
         """Let rows wait again that `pop` took, before those that came since.
@@ -321,7 +330,8 @@ class WaitingRoom:
             self._code,
             *self._code_at,
         )
-        kernels.pop(*lists, self._shift, np.flatnonzero(self.count), slots, codes)
+        found = kernels.pop(*lists, self._shift, np.flatnonzero(self.count), slots, codes)
+        self._check_count(found, len(slots))
         return slots
 
     def too_wide(self, row: pa.RecordBatch, size_bytes: int) -> BudgetError:
