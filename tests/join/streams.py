@@ -18,12 +18,14 @@ STREAM = pa.schema([("row", pa.int64()), ("key", pa.int64())])
 ROWS = 20_000
 
 
-def build(folder: Path, keys: Iterable[int] = range(ROWS), *, wider_by: int = 0) -> MasterData:
-    """About 28 bytes a row: 40 pages of 16 KiB for 20,000 rows; or so many bytes more."""
+def build(
+    folder: Path, keys: Iterable[int] = range(ROWS), *, wider_by: int = 0, pack: bool = False
+) -> MasterData:
+    """About 28 bytes a row: 40 pages of 16 KiB for 20,000 rows; or so many bytes more, or fewer if they are packed."""
     column = np.array(list(keys))
     names = [f"name of {key}" + " " * wider_by for key in column]
     table = pa.table({"id": column, "name": names, "half": column / 2})
-    return MasterData.build(table, key="id", path=folder)
+    return MasterData.build(table, key="id", path=folder, pack=pack)
 
 
 def build_uneven(folder: Path, keys: int) -> MasterData:

@@ -27,6 +27,14 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> MasterData:
     return build(tmp_path_factory.mktemp("m"))
 
 
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> MasterData:
+    """The same rows, with codes of four bytes and without bits, wide enough not to be hot all at once."""
+    master = build(tmp_path_factory.mktemp("s"), range(-ROWS, ROWS), wider_by=300, pack=True)
+    assert (master.layout.code_bytes, master.packing.has_nulls) == (4, False)
+    return master
+
+
 def moij(master: MasterData, memory_bytes: int = 1_000_000) -> MoijJoin:
     join = join_on("moij", master, memory_bytes, how="left")
     assert isinstance(join, MoijJoin)
@@ -79,6 +87,20 @@ def test_memory_moves_from_waiting_to_hot_rows_and_back(tmp_path_factory: pytest
     assert len(hot_keys(join)) < 100
     for held in (few_keys, many_keys):
         assert held["pending"] + held["hot_rows"] == join.sizes.shared_bytes
+
+
+def test_hot_rows_of_short_codes_close_up_without_harm(short: MasterData):
+    join, chance = moij(short, 600_000), np.random.default_rng(2)
+    liked = [-300] * 20 + [5_000] * 30 + [-600] * 20
+    stream = [batch(first + chance.choice(500, 2000)) for first in liked]
+    reports = list(watched(join, stream))
+    assert totals(reports)["hot_hits"] > 0.3 * totals(reports)["rows_in"]
+    assert join._rows._evicted > 0, "nothing had to go"
+    found = pa.concat_tables([pa.Table.from_batches(r.outputs) for r in reports if r.outputs])
+    keys = found.column("key").to_pylist()
+    assert sorted(keys) == sorted(key for part in stream for key in part.column("key").to_pylist())
+    assert [name.strip() for name in found.column("name").to_pylist()] == [f"name of {key}" for key in keys]
+    assert found.column("half").to_pylist() == [key / 2 for key in keys]
 
 
 def test_hot_rows_follow_a_stream_whose_taste_changes(master: MasterData):

@@ -31,6 +31,14 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> MasterData:
     return build(tmp_path_factory.mktemp("m"))
 
 
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> MasterData:
+    """The same rows, with codes of four bytes and without bits, wide enough not to be hot all at once."""
+    master = build(tmp_path_factory.mktemp("s"), range(-ROWS, ROWS), wider_by=300, pack=True)
+    assert (master.layout.code_bytes, master.packing.has_nulls) == (4, False)
+    return master
+
+
 def rows_of(reports: Iterable[StepReport]) -> list[dict[str, Any]]:
     return [row for report in reports for output in report.outputs for row in output.to_pylist()]
 
@@ -42,6 +50,22 @@ def rows_of(reports: Iterable[StepReport]) -> list[dict[str, Any]]:
 def fixed_split(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hot rows keep their share of the memory: a change of the split forgets them."""
     monkeypatch.setattr(Split, "is_due", lambda *_: False)
+
+
+def test_hot_rows_of_short_codes_close_up_without_harm(short: MasterData):
+    taste = [batch(chosen) for part in (0, ROWS // 2, ROWS) for chosen in [tastes(part)] * 12]
+    join = tide(short, 600_000)
+    reports = list(drive(join, taste))
+    assert totals(reports)["hot_hits"] > 0.2 * totals(reports)["rows_in"]
+    assert join._hot._evicted > 0, "nothing had to go"
+    names = Counter((row["key"], row["name"].strip(), row["half"]) for row in rows_of(reports))
+    keys = Counter(int(key) for part in taste for key in part.column("key").to_numpy())
+    assert names == {(key, f"name of {key}", key / 2): count for key, count in keys.items()}
+
+
+def tastes(first: int) -> "np.typing.NDArray[np.int64]":
+    """Keys of both signs, of which some come often."""
+    return np.random.default_rng(first).zipf(1.3, 2000) % ROWS - first
 
 
 @pytest.mark.usefixtures("fixed_split")

@@ -16,6 +16,7 @@ SHAPES: dict[str, list[int]] = {
     "duplicates across pages": [1, 1, 1, 2, 3, 3, 3, 3, 3, 3, 3, 3, 7, 7, 8, 9, 9, 9, 9, 9, 9, 20],
     "one key": [4] * 25,
     "far apart": [-(2**63), -9, -8, 0, 6, 2**40, 2**63 - 1],
+    "short": [-(2**30), -9, -9, *range(-7, 40), 40, 40, 40, 2**30],
     "packed": [1, 1, 2, 3, 3, 3, 3, 3, 7, 8, 9, 9, 9, 20, *range(22, 80, 2)],
 }
 
@@ -53,16 +54,20 @@ def masters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MasterData]:
     folder: Path = tmp_path_factory.mktemp("masters")
     return {
         shape: MasterData.build(
-            _table(keys), key="id", path=folder / str(n), page_bytes=4096, pack=shape == "packed"
+            _table(keys, has_nulls=shape != "short"),
+            key="id",
+            path=folder / str(n),
+            page_bytes=4096,
+            pack=shape in ("packed", "short"),
         )
         for n, (shape, keys) in enumerate(SHAPES.items())
     }
 
 
-def _table(keys: list[int]) -> pa.Table:
-    names = [None if n % 5 == 4 else f"row {n} " + "x" * 1300 for n in range(len(keys))]
+def _table(keys: list[int], *, has_nulls: bool) -> pa.Table:
+    names = [None if has_nulls and n % 5 == 4 else f"row {n} " + "x" * 1300 for n in range(len(keys))]
     # As columns four times as long as packed.
-    kinds = [None if n % 6 == 5 else f"kind {n % 3} " + "y" * 240 for n in range(len(keys))]
+    kinds = [None if has_nulls and n % 6 == 5 else f"kind {n % 3} " + "y" * 240 for n in range(len(keys))]
     return pa.table(
         {
             "id": pa.array(keys, pa.int64()),

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tidemill.core.errors import StoreError
 from tidemill.master import MasterData, page_writer
 from tidemill.master.layout import BLOCKS_FILE, INDEX_FILE, KEYS_FILE, MANIFEST_FILE, PAGES_FILE
-from tidemill.master.page_kernels import DENSE, LINED, is_whole
+from tidemill.master.page_kernels import DENSE, LINED, SHORT, is_whole
 
 FILES = [PAGES_FILE, INDEX_FILE, KEYS_FILE, BLOCKS_FILE, MANIFEST_FILE]
 WAYS = [(False, 1), (True, 3)]
-KINDS = [0, LINED, LINED | DENSE]
+KINDS = [0, LINED, LINED | DENSE, LINED | DENSE | SHORT]
 QUIET = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -33,7 +33,7 @@ def built(path: Path, salt: int, kind: int) -> Path:
     table = pa.table({**columns, "n": np.arange(ROWS) + salt})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_writer, "kind_for", lambda _: kind)
-        MasterData.build(table, key="id", path=path, page_bytes=8192, order_by="n")
+        MasterData.build(table, key="id", path=path, page_bytes=8192, order_by="n", pack=bool(kind & SHORT))
     return path / "versions" / "000001"
 
 

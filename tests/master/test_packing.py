@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidemill.core.errors import SpecError, StoreError
 from tidemill.core.files import read_sealed, write_sealed
-from tidemill.master import MasterData, page_writer
+from tidemill.master import MasterData, page_writer, survey
 from tidemill.master.feeds_difference import ReRead, folder_beside
 from tidemill.master.frame_survey import FrameSurvey
 from tidemill.master.layout import MANIFEST_FILE, version_folder
@@ -60,6 +60,7 @@ def test_the_rows_are_the_same_in_fewer_bytes(master: MasterData, tmp_path: Path
     assert digits.frame == Framed(6, b"no. ", b" of the season")
     assert frame == Framed(4, b"[", b"]")
     assert master.packing.form == {
+        "id": "narrow 4",
         "stock": "narrow 3",
         "shelf": "narrow 2",
         "listed_on": "narrow 2",
@@ -84,29 +85,31 @@ _NUMBERS = {
 @given(data=st.data())
 def test_a_packed_row_is_read_as_it_was_written(data: st.DataObject) -> None:
     rows = data.draw(st.integers(1, 40))
-    columns: dict[str, Any] = {"id": pa.array(range(rows), pa.int64())}
+    first = data.draw(st.integers(-(2**31), 2**30) | st.integers(-(2**63), 2**62))
+    columns: dict[str, Any] = {"id": pa.array(range(first, first + rows), pa.int64())}
+    nothing = st.none() if data.draw(st.booleans()) else st.nothing()
     for kind, numbers in _NUMBERS.items():
         limit = data.draw(numbers)
-        some = st.none() | st.integers(min(0, limit), max(0, limit))
+        some = nothing | st.integers(min(0, limit), max(0, limit))
         drawn = data.draw(st.lists(some, min_size=rows, max_size=rows))
         columns[str(kind)] = pa.array(drawn, pa.int64()).cast(kind, safe=False)
-    words = st.lists(st.none() | st.binary(max_size=60), min_size=rows, max_size=rows)
+    words = st.lists(nothing | st.binary(max_size=60), min_size=rows, max_size=rows)
     columns["words"] = pa.array(data.draw(words), pa.binary())
     begins, ends = data.draw(st.binary(max_size=70)), data.draw(st.binary(max_size=70))
     size = data.draw(st.integers(1, 40))
     middles = data.draw(
-        st.lists(st.none() | st.binary(min_size=size, max_size=size), min_size=rows, max_size=rows)
+        st.lists(nothing | st.binary(min_size=size, max_size=size), min_size=rows, max_size=rows)
     )
     framed = [None if middle is None else begins + middle + ends for middle in middles]
     columns["framed"] = pa.array(framed, pa.binary())
     batch = pa.record_batch(columns)
-    survey = Survey(batch.schema, "id")
-    survey.add(batch.slice(0, rows // 2))
-    survey.add(batch.slice(rows // 2))
-    packing = survey.packing(wanted=True)
-    frame = survey.frame_of("framed")
+    seen = Survey(batch.schema, "id")
+    seen.add(batch.slice(0, rows // 2))
+    seen.add(batch.slice(rows // 2))
+    packing = seen.packing(wanted=True)
+    frame = seen.frame_of("framed")
     if data.draw(st.booleans()) and frame is not None:  # rather than a dictionary
-        packing = Packing({**packing.columns, "framed": frame})
+        packing = Packing({**packing.columns, "framed": frame}, packing.has_nulls)
     layout = RowLayout.of(batch.schema, first="id", packing=packing)
     encoded, at = layout.encode(batch)
     wanted = np.array(data.draw(st.lists(st.integers(-1, rows - 1), max_size=50)), dtype=np.int64)
@@ -230,7 +233,8 @@ def test_large_stores_are_packed_where_a_dictionary_saves_much(tmp_path: Path) -
         }
     )
     master = MasterData.build(wide, key="id", path=tmp_path)
-    assert master.packing.form == {"maker": "coded 2", "stock": "narrow 2"}
+    assert master.packing.form == {"id": "narrow 4", "maker": "coded 2", "stock": "narrow 2"}
+    assert not master.packing.has_nulls
     assert master.read_page(master.pages - 1).to_pylist()[-1] == wide.slice(rows - 1).to_pylist()[0]
 
 
@@ -245,7 +249,7 @@ def test_stores_of_format_3_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     old = MasterData.build(table(), key="id", path=tmp_path, pack=False)
     file = version_folder(old.path, old.version) / MANIFEST_FILE
     record = read_sealed(file)
-    for name in ("packed", "packed_file_bytes", "packed_file_crc", "stored_row_bytes"):
+    for name in ("packed", "has_nulls", "packed_file_bytes", "packed_file_crc", "stored_row_bytes"):
         del record[name]
     write_sealed(file, {**record, "format_version": 3})
     assert rows_of(MasterData.open(tmp_path)) == table().to_pylist()
@@ -255,6 +259,7 @@ def test_stores_of_format_4_tell_their_packing_in_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_writer, "kind_for", lambda _: 0)
+    monkeypatch.setattr(survey, "SHORT_CODE_BYTES", 0)
     rows = table().drop_columns(["number", "mark", "price"])
     old = MasterData.build(rows, key="id", path=tmp_path, page_bytes=4096, pack=True)
     file = version_folder(old.path, old.version) / MANIFEST_FILE
@@ -282,19 +287,19 @@ def test_stores_of_format_4_tell_their_packing_in_numbers(
     ],
 )
 def test_frames_leave_numbers_whole(values: list[str | None], frame: Framed | None) -> None:
-    survey = FrameSurvey()
+    seen = FrameSurvey()
     for value in values:
-        survey.add(pa.array([value], pa.string()))
-    assert survey.framed() == frame
+        seen.add(pa.array([value], pa.string()))
+    assert seen.framed() == frame
 
 
 def test_a_number_that_names_no_value_reads_as_empty() -> None:
     """Whoever shares rows with another process may meet a torn one, and finds out only after it was read."""
     schema = pa.schema([("id", pa.int64()), ("colour", pa.string())])
     batch = pa.record_batch([pa.array([1, 2]), pa.array(["red", "red"])], schema=schema)
-    survey = Survey(schema, "id")
-    survey.add(batch)
-    layout = RowLayout.of(schema, first="id", packing=survey.packing(wanted=True))
+    seen = Survey(schema, "id")
+    seen.add(batch)
+    layout = RowLayout.of(schema, first="id", packing=seen.packing(wanted=True))
     assert isinstance(layout.slots[1].packed, Coded)
     rows, at = layout.encode(batch)
     rows[at[1] + layout.slots[1].offset] = 0x7F

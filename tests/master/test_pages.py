@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tidemill.core.errors import StoreError
 from tidemill.master import MasterData, page_writer
 from tidemill.master.page_checksums import LINE_WORDS, line_checksum, word_checksum
-from tidemill.master.page_kernels import DENSE, LINED, MAY_END, MUST_END, cut_pages, page_sizes
+from tidemill.master.page_kernels import DENSE, LINED, MAY_END, MUST_END, SHORT, cut_pages, page_sizes
 
 P1, P2, P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 MASK = 2**64 - 1
@@ -189,7 +189,7 @@ def test_no_second_bit_undoes_a_changed_one(chance: int, word: int, bit: int, fu
     st.lists(st.integers(1, 60), min_size=1, max_size=60),
     st.lists(st.sampled_from([0, MAY_END, MUST_END]), min_size=60, max_size=60),
     st.integers(1, 200),
-    st.sampled_from([0, LINED, LINED | DENSE]),
+    st.sampled_from([0, LINED, LINED | SHORT, LINED | DENSE, LINED | DENSE | SHORT]),
 )
 def test_pages_are_full_and_end_only_where_they_may(
     sizes: list[int], ends: list[int], page_words: int, kind: int

@@ -115,7 +115,8 @@ def test_values_behind_the_first_of_a_large_batch_count_too() -> None:
 
 @pytest.fixture
 def master(tmp_path: Path) -> MasterData:
-    rows = pa.table({"id": range(2000), "price": np.arange(2000) / 100})
+    notes = pa.nulls(2000, pa.int8())  # so that rows have bits, and a price may become NULL
+    rows = pa.table({"id": range(2000), "price": np.arange(2000) / 100, "note": notes})
     return MasterData.build(rows, key="id", path=tmp_path / "store", page_bytes=4096, pack=True)
 
 
@@ -124,13 +125,14 @@ def prices(master: MasterData) -> Floats:
 
 
 def changed(master: MasterData, price: float | None) -> MasterData:
-    return master.apply(pa.table({"id": [5], "price": pa.array([price], pa.float64()), "_op": ["update"]}))
+    row = {"id": [5], "price": pa.array([price], pa.float64()), "note": pa.nulls(1, pa.int8())}
+    return master.apply(pa.table({**row, "_op": ["update"]}))
 
 
 @pytest.mark.parametrize("price", [24.99, None, -3.5, 327.67])
 def test_a_change_that_fits_leaves_rows_as_they_are(master: MasterData, price: float | None) -> None:
     after = changed(master, price)
-    assert after.packing.form == master.packing.form == {"price": "scaled 2 of 2"}
+    assert after.packing.form == master.packing.form == {"id": "narrow 4", "price": "scaled 2 of 2"}
     assert after.version == master.version + 1
     assert prices(MasterData.open(master.path))[4:7] == [0.04, price, 0.06]
 
@@ -140,6 +142,6 @@ def test_a_change_that_does_not_fit_takes_the_column_back_to_eight_bytes(
     master: MasterData, price: float
 ) -> None:
     after = changed(master, price)
-    assert after.packing.form == {}
+    assert after.packing.form == {"id": "narrow 4"}
     assert bits(prices(after)) == bits([n / 100 if n != 5 else price for n in range(2000)])
     assert prices(master)[5] == 0.05

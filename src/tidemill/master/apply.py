@@ -49,7 +49,7 @@ def apply_changes(
     else:
         changes = read_history_changes(source, master, master.history, operation)
     packing = master.packing.holding(changes.rows)
-    if packing.form != master.packing.form:
+    if not packing.lies_as(master.packing):
         master = master.repacked(packing)
     with new_version(master.path) as version:
         refuse_stale(master)

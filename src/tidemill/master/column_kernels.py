@@ -70,10 +70,15 @@ def _get_fixed(places: Int64s, rows: int, slot: int, width: int, to: int) -> Non
             move_bytes(to + i * width, places[i] + slot, width)
 
 
-@njit(types.int64(types.int64, types.int64), cache=True, inline="always")
-def _short(end: int, stored: int) -> int:
-    """The number of so many bytes before an address; eight can be read there, since codes begin each row."""
-    return load_64(end - 8) >> (64 - 8 * stored)
+@njit(types.int64(types.int64, types.int64, types.int64), cache=True, inline="always")
+def short_number(row: int, end: int, stored: int) -> int:
+    """The number of so many bytes that ends at a place of a row, with its sign.
+
+    Read as the last of eight bytes that end there. Behind a short code they would begin before the row, where there may be
+    nothing: then they are the first eight of the row, which is never shorter, and what follows the number goes first.
+    """
+    begin = max(end - 8, 0)
+    return (load_64(row + begin) << (8 * (begin + 8 - end))) >> (64 - 8 * stored)
 
 
 @njit(types.void(READ_INT64S, types.int64, types.int64, types.int64, types.int64, types.int64), cache=True)
@@ -81,13 +86,13 @@ def _get_narrow(places: Int64s, rows: int, end: int, stored: int, width: int, to
     """One column of numbers that are longer than they are stored, of a block of rows."""
     if width == 8:
         for i in range(rows):
-            store_64(to + i * 8, _short(places[i] + end, stored))
+            store_64(to + i * 8, short_number(places[i], end, stored))
     elif width == 4:
         for i in range(rows):
-            store_32(to + i * 4, _short(places[i] + end, stored))
+            store_32(to + i * 4, short_number(places[i], end, stored))
     else:
         for i in range(rows):
-            store_16(to + i * 2, _short(places[i] + end, stored))
+            store_16(to + i * 2, short_number(places[i], end, stored))
 
 
 @njit(types.void(READ_INT64S, types.int64, types.int64, types.int64, types.int64, types.int64), cache=True)
@@ -95,13 +100,13 @@ def _get_scaled(places: Int64s, rows: int, end: int, stored: int, divisor: int, 
     """One column of floats, of a block of rows; a product with the inverse would not give the same bits."""
     power = float(divisor)
     for i in range(rows):
-        store_float(to + i * 8, _short(places[i] + end, stored) / power)
+        store_float(to + i * 8, short_number(places[i], end, stored) / power)
 
 
-@njit(types.int64(types.int64, types.int64, types.int64), cache=True, inline="always")
-def number_of(end: int, stored: int, values: int) -> int:
+@njit(types.int64(types.int64, types.int64, types.int64, types.int64), cache=True, inline="always")
+def number_of(row: int, end: int, stored: int, values: int) -> int:
     """The number of a value in its dictionary; 0, an empty one, should the row hold nonsense."""
-    number = _short(end, stored)
+    number = short_number(row, end, stored)
     return number if 0 <= number < values else 0
 
 
@@ -111,16 +116,21 @@ def _get_coded_ends(places: Int64s, rows: int, column: Int64s, total: int, to: i
     end, stored = column[SLOT] + column[STORED], column[STORED]
     values, dictionary = column[VALUES], column[DICTIONARY]
     for i in range(rows):
-        place = dictionary + 4 * number_of(places[i] + end, stored, values)
+        place = dictionary + 4 * number_of(places[i], end, stored, values)
         total += load_32(place + 4) - load_32(place)
         store_32(to + i * 4, total)
     return total
 
 
-@njit(types.int64(READ_INT64S, types.int64, READ_INT64S, types.int64, types.int64), cache=True)
-def _get_framed_ends(places: Int64s, rows: int, column: Int64s, total: int, to: int) -> int:
-    """As `_get_ends`, of a column whose values are equally long, unless they are NULL."""
+@njit(types.int64(READ_INT64S, types.int64, READ_INT64S, types.int64, types.int64, types.int64), cache=True)
+def _get_framed_ends(places: Int64s, rows: int, column: Int64s, absent_row: int, total: int, to: int) -> int:
+    """As `_get_ends`, of a column whose values are equally long, unless they are NULL or the row is absent."""
     size, place, bit = column[VALUES], column[PLACE], column[BIT]
+    if place < 0:
+        for i in range(rows):
+            total += size * (places[i] != absent_row)
+            store_32(to + i * 4, total)
+        return total
     for i in range(rows):
         total += size * ((load_8(places[i] + place) >> bit) & 1)
         store_32(to + i * 4, total)
@@ -251,11 +261,13 @@ def get_columns(rows: UInt8s, at: Int64s, columns: Int64s, out: UInt8s, found: I
         for ahead in range(0, reach, CACHE_LINE_BYTES):
             for i in range(count):
                 fetch(places[i] + ahead)
-        place, bits = -1, 0
+        place, bits = -1, 255
         for c in range(len(columns)):
             if columns[c, PLACE] != place:  # of eight columns, once
                 place, bits = columns[c, PLACE], 255
-                if absent_here:
+                if place < 0:
+                    pass  # of rows without bits, in which nothing is NULL
+                elif absent_here:
                     for i in range(begin, until):
                         if at[i] >= 0:
                             bits &= load_8(base + at[i] + place)
@@ -273,7 +285,9 @@ def get_columns(rows: UInt8s, at: Int64s, columns: Int64s, out: UInt8s, found: I
                 found[c, VALUES_SIZE] = _get_coded_ends(places, count, columns[c], so_far, to)
             elif kind in (FRAMED, DIGITS):
                 so_far, to = found[c, VALUES_SIZE], to + (begin + 1) * 4
-                found[c, VALUES_SIZE] = _get_framed_ends(places, count, columns[c], so_far, to)
+                found[c, VALUES_SIZE] = _get_framed_ends(
+                    places, count, columns[c], nothing.ctypes.data, so_far, to
+                )
             elif kind == NARROW:
                 stored = columns[c, STORED]
                 _get_narrow(places, count, slot + stored, stored, width, to + begin * width)
@@ -329,4 +343,5 @@ __all__ = [
     "get_presence",
     "get_validity",
     "number_of",
+    "short_number",
 ]

@@ -137,7 +137,7 @@ class ReRead:
             at = min(int(np.searchsorted(cuts, first + _PAGES_AT_A_TIME)), len(cuts) - 1)
             rows = master.read_rows(first, int(cuts[at]) - first)
             buffer, begins = rows.buffer, rows.at
-            if master.packing.columns:
+            if not master.packing.is_plain:
                 buffer, edges = self._layout.encode(master.layout.decode(buffer, begins))
                 begins = edges[:-1]
             yield _Side(rows.codes, buffer, begins, self._layout)

@@ -27,10 +27,10 @@ import pyarrow as pa
 from tidemill.core.errors import StoreError
 from tidemill.core.files import read_sealed, write_sealed
 
-# 6: scaled floats, digits in half bytes, dense pages, checksums over lines; 5: framed columns; 4: packed columns; 3: row-wise pages, several pages files;
-# 2: keys of every type, given orders
-FORMAT_VERSION = 6
-READABLE_FORMATS = (3, 4, 5, 6)
+# 7: codes of four bytes, rows without bits; 6: scaled floats, digits in half bytes, dense pages, checksums over lines; 5: framed columns;
+# 4: packed columns; 3: row-wise pages, several pages files; 2: keys of every type, given orders
+FORMAT_VERSION = 7
+READABLE_FORMATS = (3, 4, 5, 6, 7)
 PAGE_ALIGNMENT_BYTES = 4096  # direct I/O asks for offsets and lengths in whole device blocks
 RUN_BYTES = 256 * 1024  # neighbouring pages are read together up to here: the knee of the measured curve
 
@@ -86,6 +86,8 @@ class Manifest:
     blocks_file_crc: int = 0
     packed: dict[str, str | int] = field(default_factory=dict)
     """The form of the `Packing` of its columns."""
+    has_nulls: bool = True
+    """Whether its rows have bits that tell NULLs."""
     packed_file_bytes: int = 0
     packed_file_crc: int = 0
     stored_row_bytes: int = 0

@@ -67,9 +67,10 @@ def packed_facts(packing: Packing, writer: PageWriter, folder: Path) -> dict[str
     file_bytes, file_crc = packing.write(folder)
     return {
         "packed": packing.form,
+        "has_nulls": packing.has_nulls,
         "packed_file_bytes": file_bytes,
         "packed_file_crc": file_crc,
-        "stored_row_bytes": -(-writer.row_bytes // max(1, writer.rows)) if packing.columns else 0,
+        "stored_row_bytes": -(-writer.row_bytes // max(1, writer.rows)) if not packing.is_plain else 0,
     }
 
 

@@ -7,10 +7,13 @@ Framed  those that are equally long      what lies between the bytes with which 
 Digits  framed ones of digits alone      half a byte a digit (`digits.py`)
 Scaled  floats with few decimal places   the whole number that a power of ten divides (`scaling.py`)
 ```
+A key that is its own code is narrow too, in four bytes or not at all, for whoever looks for codes reads them as they lie. And
+where no column has a NULL, rows have no bits that say so.
+
 Rows that are shorter by a third are swept in two thirds of the time, and half as many more are hot in the same memory.
 Changes may bring values that do not fit (`Packing.holding`): a dictionary grows at its end, so rows keep their bytes;
 a column whose numbers outgrow their bytes, or with a value outside its frame, goes back to its full width (digits to their
-frame, if that will do), for which all rows are written anew.
+frame, if that will do), and with a first NULL all rows get their bits. For that all rows are written anew.
 """
 
 from collections.abc import Mapping
@@ -140,10 +143,21 @@ class Packing:
     """How the columns of a store are packed; those that are not named are as their types are."""
 
     columns: Mapping[str, Packed] = field(default_factory=dict)
+    has_nulls: bool = True
+    """Whether a column may have NULLs: rows then have a bit for each."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows are as their types are."""
+        return not self.columns and self.has_nulls
+
+    def lies_as(self, other: "Packing") -> bool:
+        """Whether rows of both lie alike."""
+        return self.form == other.form and self.has_nulls == other.has_nulls
 
     @property
     def form(self) -> dict[str, str]:
-        """How each packed column lies in its bytes: rows of equal forms lie alike."""
+        """How each packed column lies in its bytes."""
         return {name: how.form for name, how in self.columns.items()}
 
     @property
@@ -152,12 +166,13 @@ class Packing:
 
     def holding(self, batch: pa.RecordBatch) -> "Packing":
         """One that holds these rows too: the same, with longer dictionaries, or without some columns."""
-        if not self.columns or not batch.num_rows:
+        if self.is_plain or not batch.num_rows:
             return self
+        has_nulls = self.has_nulls or any(nulls_in(column) for column in batch.columns)
         grown = {name: how.holding(plain_column(batch.column(name))) for name, how in self.columns.items()}
-        if all(grown[name] is how for name, how in self.columns.items()):
+        if has_nulls == self.has_nulls and all(grown[name] is how for name, how in self.columns.items()):
             return self
-        return Packing({name: how for name, how in grown.items() if how is not None})
+        return Packing({name: how for name, how in grown.items() if how is not None}, has_nulls)
 
     def write(self, folder: Path) -> tuple[int, int]:
         """Bytes and CRC-32C of the file with dictionaries and frames; 0 where there are none."""
@@ -171,13 +186,21 @@ class Packing:
         return write_batch(folder / PACKED_FILE, batch)
 
     @classmethod
-    def read(cls, folder: Path, form: Mapping[str, str | int], file_bytes: int, file_crc: int) -> "Packing":
+    def read(
+        cls,
+        folder: Path,
+        form: Mapping[str, str | int],
+        file_bytes: int,
+        file_crc: int,
+        *,
+        has_nulls: bool = True,
+    ) -> "Packing":
         """The one whose form a manifest tells, with its dictionaries and frames."""
         lists: dict[str, Any] = {}
         if file_bytes:
             batch: Any = read_batch(folder / PACKED_FILE, file_bytes, file_crc)
             lists = {name: batch.column(name).flatten() for name in batch.schema.names}
-        return cls({name: _as_told(how, lists.get(name)) for name, how in form.items()})
+        return cls({name: _as_told(how, lists.get(name)) for name, how in form.items()}, has_nulls)
 
 
 def _as_told(form: str | int, values: Any) -> Packed:
@@ -217,6 +240,12 @@ def plain_column(column: "pa.Array[Any]") -> "pa.Array[Any]":
     return found if short is None else found.cast(short)
 
 
+def nulls_in(column: "pa.Array[Any]") -> int:
+    """How many values of a column are NULL, those that a dictionary or a run has as well."""
+    is_hidden = pa.types.is_dictionary(column.type) or pa.types.is_run_end_encoded(column.type)
+    return (plain(column) if is_hidden else column).null_count
+
+
 def numbers_range(column: "pa.Array[Any]") -> tuple[int, int]:
     """The smallest and the largest number of a plain column; 0 and 0 where there is none."""
     found: Any = pc.min_max(_viewed(column)).as_py()
@@ -247,6 +276,7 @@ __all__ = [
     "Scaled",
     "may_be_coded",
     "may_be_narrow",
+    "nulls_in",
     "numbers_range",
     "plain_column",
 ]

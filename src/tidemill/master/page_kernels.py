@@ -6,11 +6,12 @@ A page is addressed in words of eight bytes, little-endian, and begins with
 word 0       checksum of the page (`page_checksums.py`)
 word 1       rows (low half) │ used bytes of the page, a multiple of eight, plus its kind (high half)
 words 2 …    where each row starts in the page, two a word; not in a dense page
-then         rows, each at a multiple of eight bytes; its code is its first word
+then         rows, each at a multiple of eight bytes; its code is its first word, or the lower half of it
 ```
 The kind is a sum: `LINED` for a checksum over lines, up to the end of the last that is used; `DENSE` for rows that are all
-equally long, so that where one starts can be computed. Pages written before format 6 are neither: their checksum is that of
-the used words but the first. Rows of 40 bytes took 44 of them.
+equally long, so that where one starts can be computed; `SHORT` for codes of four bytes with their signs, since format 7. Pages
+written before format 6 are nothing of that: their checksum is that of the used words but the first. Rows of 40 bytes took 44
+of them.
 """
 
 import numpy as np
@@ -29,7 +30,7 @@ UInt8s = npt.NDArray[np.uint8]
 HEAD_WORDS = 2
 BLOCK_WORDS = PAGE_ALIGNMENT_BYTES // 8
 LOW_HALF = np.uint64(0xFFFFFFFF)
-LINED, DENSE = 1, 2
+LINED, DENSE, SHORT = 1, 2, 4
 """What the kind of a page is the sum of."""
 _KINDS = 7
 
@@ -69,6 +70,12 @@ def used_words_of(told: np.uint64) -> int:
 def kind_of(told: np.uint64) -> int:
     """The kind of a page, by its second word."""
     return int(np.int64(told >> np.uint64(32))) & _KINDS
+
+
+@njit(types.int64(types.uint64, types.boolean), cache=True, inline="always")
+def code_in(word: np.uint64, is_short: bool) -> int:
+    """The code of a row, by its first word."""
+    return int(np.int64(np.int32(word & LOW_HALF))) if is_short else int(np.int64(word))
 
 
 MAY_END, MUST_END = 1, 2
@@ -164,7 +171,7 @@ def is_whole(words: UInt64s, head: int, end: int, salt: np.uint64, block: np.uin
     used, kind = used_words_of(told), kind_of(told)
     # Believed only as far as there is room, until the checksum is found right.
     room = (end - head) // LINE_WORDS * LINE_WORDS if kind & LINED else end - head
-    if kind > LINED | DENSE or used > room or _words_before_rows(rows_of(told), kind) > used:
+    if (kind & SHORT and not kind & LINED) or used > room or _words_before_rows(rows_of(told), kind) > used:
         return False
     return bool(_checksum(words, head, used, kind, seed_of(salt, block)) == words[head])
 
@@ -213,15 +220,17 @@ def open_pages(
             if rows * row_words != used_words_of(told) - HEAD_WORDS:
                 return page
             for i in range(rows):
-                start = head + HEAD_WORDS + i * row_words
-                at[row + i] = 8 * start
-                codes[row + i] = np.int64(words[start])
+                at[row + i] = 8 * (head + HEAD_WORDS + i * row_words)
         else:
             for i in range(rows):
                 pair = words[head + HEAD_WORDS + i // 2] >> np.uint64(32 * (i % 2))
-                start = np.int64(pair & LOW_HALF)
-                at[row + i] = 8 * head + start
-                codes[row + i] = np.int64(words[head + (start >> 3)])
+                at[row + i] = 8 * head + np.int64(pair & LOW_HALF)
+        if kind_of(told) & SHORT:
+            for i in range(row, row + rows):
+                codes[i] = code_in(words[at[i] >> 3], True)
+        else:
+            for i in range(row, row + rows):
+                codes[i] = code_in(words[at[i] >> 3], False)
         row += rows
         first_row[page + 1] = row
     return -1
@@ -235,6 +244,8 @@ __all__ = [
     "LOW_HALF",
     "MAY_END",
     "MUST_END",
+    "SHORT",
+    "code_in",
     "cut_pages",
     "fill_pages",
     "is_whole",

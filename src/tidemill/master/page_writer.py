@@ -20,11 +20,13 @@ from tidemill.master.page_kernels import (
     LINED,
     MAY_END,
     MUST_END,
+    SHORT,
     cut_pages,
     fill_pages,
     page_sizes,
 )
 from tidemill.master.rows import RowLayout
+from tidemill.master.short_numbers import SHORT_CODE_BYTES
 
 UInt8s = npt.NDArray[np.uint8]
 _MOST_PAGE_BYTES = 2**32 - 8
@@ -32,7 +34,8 @@ _MOST_PAGE_BYTES = 2**32 - 8
 
 def kind_for(layout: RowLayout) -> int:
     """The kind of page for rows of a layout."""
-    return LINED | DENSE if layout.last_open_offset < 0 else LINED
+    kind = LINED | DENSE if layout.last_open_offset < 0 else LINED
+    return kind | SHORT if layout.code_bytes == SHORT_CODE_BYTES else kind
 
 
 class PageWriter:
@@ -90,6 +93,8 @@ class PageWriter:
         self.row_bytes += int((end - at).sum())
         words = rows[: int(end.max())].view(np.uint64)
         codes = words.view(np.int64)[at >> 3]
+        if self._kind & SHORT:
+            codes = codes.astype(np.int32).astype(np.int64)
         first = self._cut(codes, end - at, stretch)
         page = np.repeat(np.arange(len(first) - 1), np.diff(first))
         if self._keeps_groups:

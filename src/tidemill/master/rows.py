@@ -5,6 +5,7 @@ columns. So rows stay rows until they leave, and only then become Arrow columns 
 
 ```
 row   first column │ slots of 32, 16, 8, 4, 2, 1 bytes, other sizes │ a bit a column: not NULL │ open-length values
+      (8 or 4 bytes)                                             (none where no column has a NULL)
 slot  a value, packed or not (`packing.py`), or (4 bytes) where a value of open length ends, counted from the start of the row
 ```
 Lists, structs and maps are values of open length (`nested.py`). A row is filled up with zeros to a multiple of eight
@@ -27,7 +28,8 @@ from tidemill.master import row_kernels as kernels
 from tidemill.master.nested import children_schema
 from tidemill.master.packing import NOT_PACKED, Packing
 from tidemill.master.plain import plain_type
-from tidemill.master.slots import Slot, is_nested, kind_of, stored_type, width_of
+from tidemill.master.short_numbers import DoesNotFitError
+from tidemill.master.slots import CODE_BYTES, NEVER_NULL, Slot, is_nested, kind_of, stored_type, width_of
 
 UInt8s = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
@@ -54,6 +56,8 @@ class RowLayout:
     validity_place: int
     last_open_offset: int
     """Slot that says where a row ends, or -1 when all rows are equally long."""
+    code_bytes: int = CODE_BYTES
+    """Of the first column, if it is a code: 8, or 4 where it is packed."""
 
     @classmethod
     def of(cls, schema: pa.Schema, *, first: str | None = None, packing: Packing = NOT_PACKED) -> "RowLayout":
@@ -62,7 +66,7 @@ class RowLayout:
         Args:
             schema: Columns of any type that has a plain form (`master/plain.py`).
             first: A column of eight bytes to lie at the very start of each row.
-            packing: How columns are packed; then there is a `first` one, which is not.
+            packing: How columns are packed; then there is a `first` one, of four bytes if it is packed.
         """
         stored = [stored_type(field) for field in schema]
         packed = [packing.columns.get(name) for name in schema.names]
@@ -73,7 +77,7 @@ class RowLayout:
         for number in order:
             offsets[number] = validity_place
             validity_place += widths[number]
-        fixed_bytes = validity_place + -(-len(schema) // 8)
+        fixed_bytes = validity_place + (-(-len(schema) // 8) if packing.has_nulls else 0)
         slots, open_before, last = [], fixed_bytes, -1
         for number, field in enumerate(schema):
             slot = Slot(
@@ -81,7 +85,7 @@ class RowLayout:
                 kind_of(stored[number], packed[number]),
                 widths[number],
                 offsets[number],
-                validity_place + number // 8,
+                validity_place + number // 8 if packing.has_nulls else NEVER_NULL,
                 number % 8,
                 stored[number],
                 field.type,
@@ -92,7 +96,8 @@ class RowLayout:
             slots.append(slot)
             if slot.kind == "open":
                 open_before, last = -slot.offset, slot.offset
-        return cls(schema, tuple(slots), fixed_bytes, validity_place, last)
+        code_bytes = CODE_BYTES if first is None else widths[schema.names.index(first)]
+        return cls(schema, tuple(slots), fixed_bytes, validity_place, last, code_bytes)
 
     @property
     def least_row_bytes(self) -> int:
@@ -102,7 +107,14 @@ class RowLayout:
     @cached_property
     def grows_bytes(self) -> int:
         """Bytes that a row takes as columns beyond those that it takes as a row, at most."""
-        return sum(slot.grows_bytes for slot in self.slots)
+        # Columns have bits where rows have none, as soon as one row of a batch is absent.
+        bits_bytes = 0 if self.has_bits else -(-len(self.slots) // 8)
+        return bits_bytes + sum(slot.grows_bytes for slot in self.slots)
+
+    @property
+    def has_bits(self) -> bool:
+        """Whether rows tell which of their values are NULL."""
+        return self.fixed_bytes > self.validity_place
 
     def encode(self, batch: pa.RecordBatch) -> tuple[UInt8s, Int64s]:
         """The rows in one buffer, and where each starts, with the end of the last one.
@@ -116,7 +128,10 @@ class RowLayout:
         for column, slot in zip(columns, self.slots, strict=True):
             if slot.kind != "nothing":
                 (opened if slot.kind == "open" else facts).append(slot.facts_to_put(column))
-            if not column.null_count:
+            if not self.has_bits:
+                if column.null_count:
+                    raise DoesNotFitError
+            elif not column.null_count:
                 present[slot.validity_place - self.validity_place] |= 1 << slot.validity_bit
         at = np.empty(batch.num_rows + 1, dtype=np.int64)
         longest = kernels.measure_rows(_table(opened), self.fixed_bytes, at)
@@ -235,7 +250,7 @@ def _children_of(kind: Any) -> RowLayout | None:
 
 
 def _place_of(width: int) -> int:
-    """Wide slots first, odd ones last: so each lies at a multiple of its width."""
+    """Wide slots first, odd ones last: so each lies at a multiple of its width, or of four behind a short code."""
     return -width if width in (32, 16, 8, 4, 2, 1) else 1
 
 

@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+SHORT_CODE_BYTES = 4
+"""Of a code that a row begins with, where all codes of a store fit; else it has eight."""
 _NUMBER_BYTES = 8
 
 Int64s = npt.NDArray[np.int64]
@@ -39,4 +41,4 @@ def in_bytes(numbers: Int64s, width: int, column: "pa.Array[Any]") -> "pa.Array[
     return pa.Array.from_buffers(pa.binary(width), len(numbers), buffers, column.null_count)
 
 
-__all__ = ["DoesNotFitError", "bytes_for", "in_bytes", "is_held"]
+__all__ = ["SHORT_CODE_BYTES", "DoesNotFitError", "bytes_for", "in_bytes", "is_held"]

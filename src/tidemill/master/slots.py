@@ -35,6 +35,9 @@ _PACKED_KINDS: dict[type[Packed], Kind] = {
     Digits: "digits",
 }
 _OFFSET_BYTES = 4
+CODE_BYTES = 8
+NEVER_NULL = -1
+"""The place of a column's bit in rows that have none."""
 
 
 @dataclass(frozen=True)
@@ -203,4 +206,4 @@ def _given(column: "pa.Array[Any]", kind: Any, children: "RowLayout | None") -> 
     return column.cast(kind) if children is None else unpack_nested(column, kind, children)
 
 
-__all__ = ["Slot", "is_nested", "kind_of", "stored_type", "width_of"]
+__all__ = ["CODE_BYTES", "NEVER_NULL", "Slot", "is_nested", "kind_of", "stored_type", "width_of"]

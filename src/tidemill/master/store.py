@@ -169,7 +169,7 @@ class MasterData:
         index = PageIndex.read(version_path, manifest)
         reader = PageReader(folder, manifest, index, direct=direct, reads_in_flight=reads_in_flight)
         packed = (manifest.packed_file_bytes, manifest.packed_file_crc)
-        packing = Packing.read(version_path, manifest.packed, *packed)
+        packing = Packing.read(version_path, manifest.packed, *packed, has_nulls=manifest.has_nulls)
         return cls(folder, chosen, manifest, index, reader, packing)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -14,11 +14,13 @@ from tidemill.master.packing import (
     Packing,
     may_be_coded,
     may_be_narrow,
+    nulls_in,
     numbers_range,
     plain_column,
 )
 from tidemill.master.plain import plain_type
 from tidemill.master.scaling import ScaleSurvey, may_be_scaled
+from tidemill.master.short_numbers import SHORT_CODE_BYTES, bytes_for
 
 LEAST_BYTES = 64 * 2**20
 """Of all rows together: a smaller store fits into memory, and is swept in a moment, as it is."""
@@ -31,12 +33,15 @@ class Survey:
 
     Args:
         schema: Of the rows.
-        code_column: Holds the codes, which stay as they are.
+        code_column: Holds the codes. In four bytes, if it is one of the rows as they are given, or as it is.
     """
 
     def __init__(self, schema: pa.Schema, code_column: str) -> None:
         fields = [field for field in schema if field.name != code_column]
         self.rows = self.bytes = 0
+        self._code_column = code_column if code_column in schema.names else None
+        self._codes_range = (0, 0)
+        self._has_nulls = False
         self._ranges = {field.name: (0, 0) for field in fields if may_be_narrow(field.type)}
         self._scales = {
             field.name: ScaleSurvey() for field in fields if may_be_scaled(plain_type(field.type))
@@ -52,6 +57,10 @@ class Survey:
     def add(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.num_rows
         self.bytes += batch.nbytes
+        self._has_nulls = self._has_nulls or any(nulls_in(column) for column in batch.columns)
+        if self._code_column is not None:
+            low, high = numbers_range(batch.column(self._code_column))
+            self._codes_range = min(low, self._codes_range[0]), max(high, self._codes_range[1])
         for name, (low, high) in self._ranges.items():
             new_low, new_high = numbers_range(plain_column(batch.column(name)))
             self._ranges[name] = min(low, new_low), max(high, new_high)
@@ -88,6 +97,8 @@ class Survey:
         if wanted is False or (wanted is None and self.bytes < LEAST_BYTES):
             return NOT_PACKED
         columns: dict[str, Packed] = {}
+        if self._code_column is not None and bytes_for(*self._codes_range, fewer_than=SHORT_CODE_BYTES + 1):
+            columns[self._code_column] = Narrow(SHORT_CODE_BYTES)
         for name, (low, high) in self._ranges.items():
             narrow = Narrow.for_range(low, high, of_bytes=self._widths[name])
             if narrow is not None:
@@ -102,7 +113,7 @@ class Survey:
             how = coded if framed is None or repeats else framed
             if how is not None:
                 columns[name] = how
-        return Packing(columns)
+        return Packing(columns, self._has_nulls)
 
     def _coded(self, name: str, *, wanted: bool | None) -> Coded | None:
         """The dictionary of a column, if it saves enough."""

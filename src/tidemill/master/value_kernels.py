@@ -47,7 +47,7 @@ def _get_coded(base: int, at: Int64s, begin: int, until: int, column: Int64s, en
     for i in range(begin, until):
         place, end = load_32(ends + i * 4), load_32(ends + i * 4 + 4)
         if end > place:
-            number = number_of(base + at[i] + slot_end, stored, column[VALUES])
+            number = number_of(base + at[i], slot_end, stored, column[VALUES])
             source = column[CONTENT] + load_32(column[DICTIONARY] + 4 * number)
             spill_bytes(to + place, source, end - place, column[CONTENT_END])
 
@@ -75,6 +75,8 @@ def _get_digits(base: int, at: Int64s, begin: int, until: int, column: Int64s, e
     slot, stored, before = column[SLOT], column[STORED], column[DICTIONARY]
     frame, frame_end, behind = column[CONTENT], column[CONTENT_END], column[DICTIONARY] + column[MIDDLE]
     size_behind = column[VALUES] - behind
+    last = max(slot + stored - _WORD_BYTES, 0)
+    beyond = 8 * (last + _WORD_BYTES - slot - stored)
     for i in range(begin, until):
         place, end = load_32(ends + i * 4), load_32(ends + i * 4 + 4)
         if end > place:
@@ -84,8 +86,9 @@ def _get_digits(base: int, at: Int64s, begin: int, until: int, column: Int64s, e
             while stored - done > _WORD_BYTES:
                 store_digits(target + before + 2 * done, load_64(source + done))
                 done += _WORD_BYTES
-            # The word that ends with the last digit: one that begins with it may end beyond the rows.
-            word = load_64(source + stored - _WORD_BYTES) >> (8 * (_WORD_BYTES - stored + done))
+            # The word that ends with the last digit: one that begins with it may end beyond the rows. Or the first of the row,
+            # as `short_number` has it.
+            word = (load_64(base + at[i] + last) << beyond) >> (8 * (_WORD_BYTES - stored + done))
             store_digits(target + before + 2 * done, word)
             if size_behind:
                 spill_bytes(target + behind, frame + behind, size_behind, frame_end)

@@ -138,7 +138,8 @@ class WorkerJoin:
         if lookup.algorithm == TideJoin.name:
             shares = HostShares.of(self.master, lookup.plan, lookup.memory_bytes, workers)
             row_bytes = self.master.stored_row_bytes
-            shape = f"{self.master.schema} {self.master.packing.form}"
+            packing = self.master.packing
+            shape = f"{self.master.schema} {packing.form} {packing.has_nulls}"
             setting = f"{owner} {shape} {shares.hot_bytes} {lookup.master_path}"
             file = hot_file(folder, setting)
             self._hot = SharedRowCache(file, shares.hot_bytes, row_bytes, self.master.layout, setting)

@@ -172,3 +172,25 @@ def test_rows_are_found_in_pages_of_both_kinds(even: MasterData, picked: list[Pi
     kinds = {int(even.index.file[page]) for read in picked for page in read.pages}
     assert kinds == {0, 1}
     assert rows_of(tide(even.compact()), stream) == expected
+
+
+@pytest.mark.parametrize("is_dense", [True, False])
+def test_rows_are_found_by_short_codes(tmp_path: Path, picked: list[Picked], is_dense: bool):
+    keys = np.repeat(np.arange(-KEYS, KEYS) * 2, np.random.default_rng(1).integers(1, 4, 2 * KEYS))
+    keys[abs(keys) > KEYS] *= abs(keys[abs(keys) > KEYS]) // 4
+    pads = ["x" * (n % 300 + 300 if not is_dense else 100) for n in range(len(keys))]
+    table = pa.table({"id": keys, "number": np.arange(len(keys)), "pad": pads})
+    for folder, pack in (("short", True), ("long", False)):
+        MasterData.build(table, key="id", path=tmp_path / folder, page_bytes=4096, pack=pack)
+    short = MasterData.open(tmp_path / "short", reads_in_flight=2)
+    assert (short.layout.code_bytes, short.packing.has_nulls) == (4, False)
+    assert (short.layout.last_open_offset < 0) == is_dense
+    chance = np.random.default_rng(2)
+    beyond = [2**31, -(2**31) - 1, int(keys[0]) + 2**32, int(keys[-1]) - 2**32]  # as short ones like others
+    stream = [
+        batch([*(chance.choice(keys, 5_000) + chance.integers(0, 2, 5_000)), *beyond]) for _ in range(3)
+    ]
+    expected = rows_of(join_on("inl", MasterData.open(tmp_path / "long"), MEMORY_BYTES, how="left"), stream)
+    assert rows_of(tide(short), stream) == expected
+    assert picked
+    assert rows_of(join_on("inl", short, MEMORY_BYTES, how="left"), stream) == expected

@@ -11,18 +11,22 @@ from hypothesis import strategies as st
 from tidemill.join.parts.kernels import Int64s, home_slot
 from tidemill.join.parts.row_cache import ENTRY_BYTES, RowCache
 from tidemill.join.parts.row_cache_kernels import MOST_BYTES_OF_A_KEY, MOST_ROWS_OF_A_KEY
+from tidemill.master.packing import NOT_PACKED, Narrow, Packing
 from tidemill.master.rows import RowLayout
 
 OPEN = pa.schema([("code", pa.int64()), ("name", pa.string())])
 FIXED = pa.schema([("code", pa.int64()), ("n", pa.int32())])
+SHORT = Packing({"code": Narrow(4)}, has_nulls=False)
 CODES = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 30)
 
 
 class Page:
     """Master rows as a page holds them: so many of each code, each row with a text of its own length."""
 
-    def __init__(self, rows_of_code: dict[int, int], schema: pa.Schema = OPEN) -> None:
-        self.layout = RowLayout.of(schema, first="code")
+    def __init__(
+        self, rows_of_code: dict[int, int], schema: pa.Schema = OPEN, packing: Packing = NOT_PACKED
+    ) -> None:
+        self.layout = RowLayout.of(schema, first="code", packing=packing)
         self.codes = np.array(list(rows_of_code), dtype=np.int64)
         self.matches = np.array(list(rows_of_code.values()), dtype=np.int64)
         self.start: Int64s = np.cumsum(self.matches) - self.matches
@@ -50,14 +54,20 @@ def text_of(code: int, k: int) -> str:
 
 
 def cache(
-    size_bytes: int, schema: pa.Schema = OPEN, *, row_bytes: int = 40, keeps_rows: bool = True
+    size_bytes: int,
+    schema: pa.Schema = OPEN,
+    *,
+    row_bytes: int = 40,
+    keeps_rows: bool = True,
+    packing: Packing = NOT_PACKED,
 ) -> RowCache:
-    return RowCache(size_bytes, row_bytes, RowLayout.of(schema, first="code"), keeps_rows=keeps_rows)
+    layout = RowLayout.of(schema, first="code", packing=packing)
+    return RowCache(size_bytes, row_bytes, layout, keeps_rows=keeps_rows)
 
 
-def found(hot: RowCache, codes: list[int]) -> dict[int, list[str] | None]:
+def found(hot: RowCache, codes: list[int], packing: Packing = NOT_PACKED) -> dict[int, list[str] | None]:
     """Texts of the rows of each code: none if it does not exist, None if it is not hot."""
-    layout = RowLayout.of(OPEN, first="code")
+    layout = RowLayout.of(OPEN, first="code", packing=packing)
     at, rows, sizes = hot.probe(np.array(codes, dtype=np.int64), np.ones(len(codes), dtype=np.bool_))
     texts: dict[int, list[str] | None] = {}
     for code, begin, count, size in zip(codes, at.tolist(), rows.tolist(), sizes.tolist(), strict=True):
@@ -79,13 +89,17 @@ def hit(hot: RowCache, codes: list[int], times: int) -> None:
 @settings(max_examples=300, deadline=None)
 @given(
     rows_of_code=st.dictionaries(CODES, st.integers(0, 4), min_size=1, max_size=60),
+    is_short=st.booleans(),
     size_bytes=st.integers(64, 6000),
     work=st.lists(
         st.tuples(st.sampled_from(["admit", "renew", "hit"]), st.randoms(use_true_random=False)), max_size=12
     ),
 )
-def test_whatever_is_done_a_code_has_all_its_rows_or_none(rows_of_code, size_bytes, work):
-    page, hot = Page(rows_of_code), cache(size_bytes)
+def test_whatever_is_done_a_code_has_all_its_rows_or_none(rows_of_code, is_short, size_bytes, work):
+    packing = SHORT if is_short else NOT_PACKED
+    if is_short:
+        rows_of_code = {int(np.int64(code).astype(np.int32)): rows for code, rows in rows_of_code.items()}
+    page, hot = Page(rows_of_code, packing=packing), cache(size_bytes, packing=packing)
     known: set[int] = set()
     for what, chance in work:
         some = chance.sample(list(rows_of_code), chance.randint(1, len(rows_of_code)))
@@ -97,7 +111,7 @@ def test_whatever_is_done_a_code_has_all_its_rows_or_none(rows_of_code, size_byt
         else:
             hot.renew()
             assert not hot.is_full
-        texts = found(hot, list(rows_of_code))
+        texts = found(hot, list(rows_of_code), packing)
         hot_codes = {code for code, rows in texts.items() if rows is not None}
         assert hot_codes <= known
         assert all(texts[code] == page.texts[code] for code in hot_codes)

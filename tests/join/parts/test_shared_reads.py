@@ -18,7 +18,7 @@ from tidemill.join.protocol import StepReport
 from tidemill.join.tide import TideJoin
 from tidemill.master import MasterData
 from tidemill.master.board import Board
-from tidemill.master.page_kernels import DENSE
+from tidemill.master.page_kernels import DENSE, SHORT
 
 KEYS = 8_000
 MEMORY_BYTES = 8_000_000
@@ -136,8 +136,9 @@ def test_two_at_a_time_share_the_work(
     assert [rows == expected for rows, _ in found] == [True] * 10
 
 
+@pytest.mark.parametrize("kind", [0, SHORT])
 @pytest.mark.parametrize("last_open", [20, -1])
-def test_nothing_in_a_region_is_believed_beyond_its_bounds(last_open: int):
+def test_nothing_in_a_region_is_believed_beyond_its_bounds(last_open: int, kind: int):
     chance = np.random.default_rng(4)
     begin = np.array([0, 64, 128, 192, 256])
     rows, rows_at = np.zeros(4096, dtype=np.uint8), np.zeros(64, dtype=np.int64)
@@ -149,6 +150,8 @@ def test_nothing_in_a_region_is_believed_beyond_its_bounds(last_open: int):
         if last_open < 0:  # of dense pages, one in sixteen of which tells another length
             told = chance.integers(0, 19, 4)
             told |= (16 + 32 * told + 8 * (chance.random(4) < 1 / 16) + DENSE) << 32
+        told |= kind << 32
+        told ^= (SHORT << 32) * (chance.random(4) < 1 / 64)
         words[1::64] = told
         words[2::64] = chance.integers(0, 600, 4) | chance.integers(0, 600, 4) << 32
         for code in (int(words[chance.integers(256)].astype(np.int64)), 5):

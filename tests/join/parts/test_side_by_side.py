@@ -53,6 +53,9 @@ _master_row = st.tuples(
 )
 
 
+FULL = ("a", True, 1, b"x", 0.5, 0.25, f"number {7:019d}.")
+
+
 def master_rows(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     columns = [list(range(len(rows))), *(list(column) for column in zip(*rows, strict=True))]
     return pa.RecordBatch.from_arrays(
@@ -64,12 +67,23 @@ def master_rows(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     rows=st.lists(_master_row, min_size=1, max_size=30),
     picked=st.lists(st.integers(-1, 29), min_size=1, max_size=300),
     is_packed=st.booleans(),
+    is_full=st.booleans(),
     begin=st.integers(0, 5),
     matched_as=st.sampled_from([None, "met"]),
 )
 def test_the_same_batch_as_column_by_column(
-    rows: list[tuple[Any, ...]], picked: list[int], is_packed: bool, begin: int, matched_as: str | None
+    rows: list[tuple[Any, ...]],
+    picked: list[int],
+    is_packed: bool,
+    is_full: bool,
+    begin: int,
+    matched_as: str | None,
 ) -> None:
+    if is_full:  # packed, such rows have no bits
+        rows = [
+            tuple(other if value is None else value for value, other in zip(row, FULL, strict=True))
+            for row in rows
+        ]
     master = master_rows(rows)
     survey = Survey(MASTER, "key")
     survey.add(master)

@@ -5,7 +5,16 @@ import numpy.typing as npt
 from numba import njit, types
 
 from tidemill.join.parts.kernels import Int64s
-from tidemill.master.page_kernels import DENSE, HEAD_WORDS, LOW_HALF, kind_of, rows_of, used_words_of
+from tidemill.master.page_kernels import (
+    DENSE,
+    HEAD_WORDS,
+    LOW_HALF,
+    SHORT,
+    code_in,
+    kind_of,
+    rows_of,
+    used_words_of,
+)
 from tidemill.master.row_kernels import BYTES, INT64S, READ_INT64S, UInt8s, move_bytes
 
 _READ_WORDS = types.Array(types.uint64, 1, "C", readonly=True)
@@ -28,7 +37,7 @@ def _row_start(words: npt.NDArray[np.uint64], head: int, row: int) -> int:
 
 
 @njit(
-    types.int64(_READ_WORDS, READ_INT64S, types.int64, types.int64, INT64S, INT64S, INT64S),
+    types.int64(_READ_WORDS, READ_INT64S, types.int64, types.int64, types.boolean, INT64S, INT64S, INT64S),
     cache=True,
     nogil=True,
 )
@@ -37,6 +46,7 @@ def _look_into(
     begin: Int64s,
     pages: int,
     row_words: int,
+    is_short: bool,
     page_code: Int64s,
     page_row: Int64s,
     page_step: Int64s,
@@ -51,7 +61,7 @@ def _look_into(
         head, room = begin[page], begin[page + 1] - begin[page]
         told = words[head + 1]
         count, start = rows_of(told), HEAD_WORDS
-        if count < 1:
+        if count < 1 or is_short != (kind_of(told) & SHORT != 0):
             return -1
         if kind_of(told) & DENSE:
             end = HEAD_WORDS + count * row_words
@@ -65,7 +75,7 @@ def _look_into(
             if start >= room:
                 return -1
             page_step[page] = 0
-        page_code[page], page_row[page] = np.int64(words[head + start]), rows
+        page_code[page], page_row[page] = code_in(words[head + start], is_short), rows
         rows += count
     page_row[pages] = rows
     for page in range(pages, COUNTED_PAGES):
@@ -99,22 +109,23 @@ def _page_of(page_code: Int64s, pages: int, code: int) -> int:
 
 
 @njit(
-    types.int64(_READ_WORDS, types.int64, types.int64, types.int64, types.int64), cache=True, inline="always"
-)
-def _code_of(words: npt.NDArray[np.uint64], head: int, room: int, step: int, row: int) -> int:
+    types.int64(_READ_WORDS, types.int64, types.int64, types.int64, types.boolean, types.int64),
+    cache=True, inline="always",
+)  # fmt: skip
+def _code_of(words: npt.NDArray[np.uint64], head: int, room: int, step: int, is_short: bool, row: int) -> int:
     """The code of a row of a page; of one that lies beyond the page, which is torn, any."""
     if step:
-        return int(np.int64(words[head + HEAD_WORDS + row * step]))
+        return code_in(words[head + HEAD_WORDS + row * step], is_short)
     start = _row_start(words, head, row) >> 3
-    return int(np.int64(words[head + start])) if start < room else 0
+    return code_in(words[head + start], is_short) if start < room else 0
 
 
 @njit(
-    types.int64(_READ_WORDS, types.int64, types.int64, types.int64, types.int64, types.int64),
+    types.int64(_READ_WORDS, types.int64, types.int64, types.int64, types.boolean, types.int64, types.int64),
     cache=True, inline="always",
 )  # fmt: skip
 def _first_at_least(
-    words: npt.NDArray[np.uint64], head: int, room: int, step: int, rows: int, code: int
+    words: npt.NDArray[np.uint64], head: int, room: int, step: int, is_short: bool, rows: int, code: int
 ) -> int:
     """The first row of a page whose code is not smaller.
 
@@ -123,27 +134,27 @@ def _first_at_least(
     """
     low, high = 0, rows
     if high > 2 * _NEAR:
-        first = np.float64(_code_of(words, head, room, step, 0))
-        last = np.float64(_code_of(words, head, room, step, high - 1))
+        first = np.float64(_code_of(words, head, room, step, is_short, 0))
+        last = np.float64(_code_of(words, head, room, step, is_short, high - 1))
         if first < np.float64(code) < last:
             guess = int((np.float64(code) - first) / (last - first) * np.float64(high - 1) + 0.5)
             guess = min(max(guess, 0), high - 1)
             # Numbered keys lie just there: a branch that is never guessed wrong.
-            if _code_of(words, head, room, step, guess) == code and (
-                guess == 0 or _code_of(words, head, room, step, guess - 1) < code
+            if _code_of(words, head, room, step, is_short, guess) == code and (
+                guess == 0 or _code_of(words, head, room, step, is_short, guess - 1) < code
             ):
                 return guess
-            if _code_of(words, head, room, step, guess) < code:
+            if _code_of(words, head, room, step, is_short, guess) < code:
                 low = guess + 1
-                if low + _NEAR < high and _code_of(words, head, room, step, low + _NEAR) >= code:
+                if low + _NEAR < high and _code_of(words, head, room, step, is_short, low + _NEAR) >= code:
                     high = low + _NEAR + 1
             else:
                 high = guess + 1
-                if guess > _NEAR and _code_of(words, head, room, step, guess - _NEAR) < code:
+                if guess > _NEAR and _code_of(words, head, room, step, is_short, guess - _NEAR) < code:
                     low = guess - _NEAR + 1
     while low < high:
         middle = (low + high) >> 1
-        if _code_of(words, head, room, step, middle) < code:
+        if _code_of(words, head, room, step, is_short, middle) < code:
             low = middle + 1
         else:
             high = middle
@@ -197,7 +208,9 @@ def keep_rows(
         mark: Room for a number of each row, none greater than that of the rows kept so far.
     """
     row_words = (fixed_bytes + 7) >> 3 if last_open < 0 else 0
-    all_rows = _look_into(words, begin, pages, row_words, page_code, page_row, page_step)
+    # Of all pages of a store: where codes become longer, all rows are written anew.
+    is_short = kind_of(words[begin[0] + 1]) & SHORT != 0
+    all_rows = _look_into(words, begin, pages, row_words, is_short, page_code, page_row, page_step)
     if all_rows < 0 or all_rows > len(mark):
         return TORN
     kept_before = kept[ROWS]
@@ -208,11 +221,13 @@ def keep_rows(
         page = _page_of(page_code, pages, code)
         head, room = begin[page], begin[page + 1] - begin[page]
         page_rows = page_row[page + 1] - page_row[page]
-        # Twice, so that each is compiled for its kind.
-        if page_step[page]:
-            row = _first_at_least(words, head, room, page_step[page], page_rows, code)
+        # Once for each kind, so that each is compiled for it.
+        if page_step[page] and is_short:
+            row = _first_at_least(words, head, room, page_step[page], True, page_rows, code)
+        elif page_step[page]:
+            row = _first_at_least(words, head, room, page_step[page], False, page_rows, code)
         else:
-            row = _first_at_least(words, head, room, 0, page_rows, code)
+            row = _first_at_least(words, head, room, 0, is_short, page_rows, code)
         start[i], matches[i] = kept[ROWS], 0
         is_new = True
         while page < pages:
@@ -226,7 +241,7 @@ def keep_rows(
                 at = _row_start(words, head, row)
                 if at + max(fixed_bytes, 8) > room_bytes:
                     return TORN
-            if np.int64(words[head + (at >> 3)]) != code:
+            if code_in(words[head + (at >> 3)], is_short) != code:
                 break
             number = page_row[page] + row
             if matches[i] == 0 and mark[number] > kept_before:

@@ -6,6 +6,7 @@ entry   place of the first row, in eights from the first of all (32 bits) │ ro
 ```
 """
 
+import numpy as np
 from numba import njit, types
 
 from tidemill.join.parts.cell_kernels import (
@@ -19,6 +20,7 @@ from tidemill.join.parts.cell_kernels import (
 )
 from tidemill.join.parts.kernels import Bools, Int64s, home_slot
 from tidemill.master.addresses import fetch, load_64, move_bytes, store_64
+from tidemill.master.page_kernels import code_in
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s
 
 ENTRY_BYTES = 16
@@ -165,13 +167,15 @@ def _forget(base: int, capacity: int, slot: int) -> None:
     store_64(base + free * ENTRY_BYTES + 8, 0)
 
 
-@njit(types.int64(types.int64, types.int64, types.int64, types.int64, types.int64), cache=True)
-def _moved_together(base: int, capacity: int, end: int, last_open: int, fixed_bytes: int) -> int:
+@njit(types.int64(types.int64, types.int64, types.int64, types.int64, types.int64, types.boolean), cache=True)
+def _moved_together(
+    base: int, capacity: int, end: int, last_open: int, fixed_bytes: int, is_short: bool
+) -> int:
     """The new end of the rows, after those without an entry were overwritten by those behind them."""
     first = base + capacity * ENTRY_BYTES
     at = to = 0
     while at < end:
-        slot = _slot_of(base, capacity, load_64(first + at))
+        slot = _slot_of(base, capacity, code_in(np.uint64(load_64(first + at)), is_short))
         entry = load_64(slot + 8)
         if entry == 0 or _place_in(entry) != at:
             at += size_at(first + at, last_open, fixed_bytes)
@@ -188,7 +192,7 @@ def _moved_together(base: int, capacity: int, end: int, last_open: int, fixed_by
 
 @njit(
     types.int64(
-        BYTES, INT64S, types.int64, types.int64, types.float64, types.float64, types.boolean
+        BYTES, INT64S, types.int64, types.int64, types.boolean, types.float64, types.float64, types.boolean
     ),
     cache=True,
 )  # fmt: skip
@@ -197,6 +201,7 @@ def judge(
     state: Int64s,
     last_open: int,
     fixed_bytes: int,
+    is_short: bool,
     waiting_row_bytes: float,
     waiting_per_hit: float,
     keeps_rows: bool,
@@ -220,7 +225,7 @@ def judge(
         entry = load_64(base + slot * ENTRY_BYTES + 8)
         store_64(base + slot * ENTRY_BYTES + 8, entry - (entry & _MOST_HITS) + ((entry & _MOST_HITS) >> 1))
     if keeps_rows and state[ENTRIES] < before:
-        state[HOT_BYTES] = _moved_together(base, capacity, state[HOT_BYTES], last_open, fixed_bytes)
+        state[HOT_BYTES] = _moved_together(base, capacity, state[HOT_BYTES], last_open, fixed_bytes, is_short)
     return int(before - state[ENTRIES])
 
 

@@ -5,6 +5,7 @@ import numpy as np
 from tidemill.join.parts import row_cache_kernels as kernels
 from tidemill.join.parts.kernels import Bools, Int64s, UInt32s
 from tidemill.master.rows import RowLayout, UInt8s
+from tidemill.master.short_numbers import SHORT_CODE_BYTES
 
 ENTRY_BYTES = 18
 """Of a slot: code, place and number of rows, hits."""
@@ -147,7 +148,10 @@ class RowCache:
         self._state[0] -= gone
         self._evicted += gone
         if self._keeps_rows:
-            self._state[2] = kernels.close_gaps(self._table, self.rows, self._state[2], *self._row_shape)
+            is_short = self._layout.code_bytes == SHORT_CODE_BYTES
+            self._state[2] = kernels.close_gaps(
+                self._table, self.rows, self._state[2], *self._row_shape, is_short
+            )
 
 
 __all__ = ["ENTRY_BYTES", "HOT_ENTRY_BYTES", "RowCache"]

@@ -6,6 +6,7 @@ from numba import njit, types
 
 from tidemill.join.parts.kernels import Bools, Int64s, UInt32s, home_slot
 from tidemill.master.addresses import fetch
+from tidemill.master.page_kernels import code_in
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s, move_bytes
 
 UInt16s = npt.NDArray[np.uint16]
@@ -198,16 +199,20 @@ def evict(table: Int64s, hits: UInt16s, below: int, of_equals: int, equals: int)
     return gone
 
 
-@njit(types.int64(_TABLE, BYTES, types.int64, types.int64, types.int64), cache=True, nogil=True)
-def close_gaps(table: Int64s, arena: UInt8s, end: int, last_open: int, fixed_bytes: int) -> np.int64:
+@njit(
+    types.int64(_TABLE, BYTES, types.int64, types.int64, types.int64, types.boolean), cache=True, nogil=True
+)
+def close_gaps(
+    table: Int64s, arena: UInt8s, end: int, last_open: int, fixed_bytes: int, is_short: bool
+) -> np.int64:
     """The new end of the arena, after rows without an entry were overwritten by those behind them.
 
-    The first eight bytes of a row are its code; the rows of a code lie side by side.
+    A row begins with its code, of four bytes if it is short; the rows of a code lie side by side.
     """
-    words = arena.view(np.int64)
+    words = arena.view(np.uint64)
     at = to = np.int64(0)
     while at < end:
-        slot = _slot_of(table, words[at >> 3])
+        slot = _slot_of(table, code_in(words[at >> 3], is_short))
         entry = table[slot, 1]
         size = row_size(arena, at, last_open, fixed_bytes)
         if entry == 0 or _place(entry) != at or entry & MOST_ROWS_OF_A_KEY == 0:

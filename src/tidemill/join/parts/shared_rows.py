@@ -13,6 +13,7 @@ from tidemill.join.parts.kernels import Bools, Int32s, Int64s
 from tidemill.master.index import PageIndex
 from tidemill.master.row_kernels import CACHE_LINE_BYTES
 from tidemill.master.rows import RowLayout, UInt8s
+from tidemill.master.short_numbers import SHORT_CODE_BYTES
 
 SEGMENT_BYTES = 5 * 4
 """Of the lists of a segment: first and last cell, rows, pages that they need, place in the queue."""
@@ -101,6 +102,7 @@ class SharedRows:
         self.keeps_rows = keeps_rows
         self._reserve = reserve
         self.master_shape = (master.last_open_offset, master.fixed_bytes)
+        self._is_short = master.code_bytes == SHORT_CODE_BYTES
         self._least_waiting_bytes = least_waiting_bytes
         self.state = np.zeros(cells.STATE_WORDS, dtype=np.int64)
         self.state[cells.CAPACITY] = LEAST_HOT_BYTES // kept.ENTRY_BYTES
@@ -234,6 +236,7 @@ class SharedRows:
         before_move()
         rule = (
             *self.master_shape,
+            self._is_short,
             self.waiting_row_bytes,
             1 / max(1e-9, self.hits_per_waiting_row),
             self.keeps_rows,
