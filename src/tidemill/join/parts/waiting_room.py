@@ -270,7 +270,7 @@ class WaitingRoom:
         self._check_count(kernels.pop(*lists, regions, slots, codes), len(slots))
         return slots, codes
 
-    def _check_count(self, found: int, counted: int) -> None:
+    def _check_count(self, found: int | np.int64, counted: int) -> None:
         if found != counted:
             raise InternalError(
                 f"{counted} rows were counted that wait for some regions, and their lists hold {found}",
