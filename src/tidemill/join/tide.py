@@ -14,7 +14,8 @@ from tidemill.join.parts.front import Front
 from tidemill.join.parts.hot_cache import HotCache
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.leaving import Leaving
-from tidemill.join.parts.probe_join import MOST_PATIENCE, ProbeJoin
+from tidemill.join.parts.leaving_once import LeavingOnce
+from tidemill.join.parts.probe_join import MOST_PATIENCE, ProbeJoin, may_meet
 from tidemill.join.parts.row_cache import RowCache
 from tidemill.join.parts.row_taker import RowTaker, fixed_width
 from tidemill.join.parts.service import Service
@@ -86,6 +87,7 @@ class TideJoin(ProbeJoin):
         # Held by the sketch: it only makes the join faster, as hot rows do.
         self._sketch = FrequencySketch(self.sizes.sketch_bytes)
         self._taker = RowTaker(plan.stream_schema)
+        self._has_single_rows = may_meet(master, plan)
         self._miss_share = 1.0
 
     def _clear(self) -> None:
@@ -102,7 +104,7 @@ class TideJoin(ProbeJoin):
         )
         self._rows_in = 0
         self._front: Front | None = None
-        self._leaving: Leaving | None = None
+        self._leaving: Leaving | LeavingOnce | None = None
         self._given_of_first = 0
         self._has_put_out = False  # lest one that is restored again and again begins for ever
         self._hits_given_bytes = 0

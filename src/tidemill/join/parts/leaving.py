@@ -10,7 +10,7 @@ from tidemill.join.output import OutputPlan
 from tidemill.join.parts import leaving_kernels as kernels
 from tidemill.join.parts.aside import Aside
 from tidemill.join.parts.kernels import Int64s
-from tidemill.join.parts.putter import Asked
+from tidemill.join.parts.putter import Asked, Putter
 from tidemill.join.parts.tally import StepTally
 from tidemill.master.rows import RowLayout, UInt8s
 
@@ -49,7 +49,7 @@ class Leaving:
         stream_sizes: Int64s,
         memory_from: Recycled,
         put_together: Callable[[Int64s, Int64s, int], pa.RecordBatch] | None = None,
-        ask: Callable[[Int64s, Int64s, int], Asked] | None = None,
+        ask: Callable[[Putter, Int64s, Int64s, int], Asked] | None = None,
         skip: int = 0,
     ) -> None:
         self.plan = plan
@@ -91,6 +91,10 @@ class Leaving:
         """The rows that have not left in full, or all."""
         return self._gather(np.arange(0 if from_first else self.next_row, len(self.at)))
 
+    def matched_in(self, rows: slice) -> int:
+        """How many of these have a match."""
+        return int(np.count_nonzero(self.matches[rows]))
+
     @property
     def whole_bytes(self) -> int | None:
         """Of a batch of all rows, where each gives one pair at most; None where that is not so or some have left."""
@@ -124,7 +128,7 @@ class Leaving:
         self.output_bytes = int(self._cursor[kernels.USED_BYTES])
         return slice(before, self.next_row), output
 
-    def ask_for_all(self) -> Asked | None:
+    def ask_for_all(self, putter: Putter) -> Asked | None:
         """All rows as one batch, put together on another core, where `whole_bytes` says how much that is."""
         if self._ask is None:
             return None
@@ -134,7 +138,7 @@ class Leaving:
         if not len(rows):
             return None
         return self._ask(
-            rows, self.at if len(rows) == len(self.at) else self.at[rows], self._rows_bytes(rows)
+            putter, rows, self.at if len(rows) == len(self.at) else self.at[rows], self._rows_bytes(rows)
         )
 
     def _output_ends(self, sizes: Int64s, stream_sizes: Int64s) -> Int64s | None:

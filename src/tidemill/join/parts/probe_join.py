@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidemill.core.errors import InternalError
+from tidemill.join.output import OutputPlan
 from tidemill.join.parts import sifting_kernels
 from tidemill.join.parts.arrivals import Arrivals
 from tidemill.join.parts.aside import Aside, Timed
@@ -17,11 +19,15 @@ from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.keys import stream_keys
 from tidemill.join.parts.leaving import Leaving, count_fates
 from tidemill.join.parts.leaving_kernels import PAIR_WORK_BYTES, keep_known
-from tidemill.join.parts.putter import Asked
+from tidemill.join.parts.leaving_once import LeavingOnce
+from tidemill.join.parts.probed import Probed
+from tidemill.join.parts.putter import Asked, Putter
 from tidemill.join.parts.row_taker import RowTaker
 from tidemill.join.parts.split import OFTEN
 from tidemill.join.parts.split_join import SplitJoin
 from tidemill.join.parts.tally import StepTally
+from tidemill.master import MasterData
+from tidemill.master.protocol import Master
 
 MOST_PATIENCE = 16
 """Times half the room's rows that may pass while rows wait. At Zipf 1.25, where one row in 16 misses, a room that must be served
@@ -29,29 +35,10 @@ after half its rows is a quarter full, and four times as many bytes are read a r
 _PIECE_ROWS = 24_576  # probed together: their hot rows fit the second-level cache while columns are gathered
 
 
-class Probed:
-    """A piece of the stream that has met hot rows: where the match of each row lies, how many there are, bytes of them.
-
-    A negative number of matches is a miss. After `close_up` only rows that leave are there, with their numbers in `known`.
-    """
-
-    def __init__(
-        self, codes: Int64s, at: Int64s, matches: Int64s, sizes: Int64s, *, sources: Int64s | None
-    ) -> None:
-        self.codes, self.at, self.matches, self.sizes = codes, at, matches, sizes
-        self.sources = sources
-        """Where the stream's columns lie (`SideBySide.sources`)."""
-        self.known = np.empty_like(at)
-        self.until = 0
-        """Rows that are settled: they leave or wait."""
-        self.matched = self.matches_bytes = 0
-        self.most_matches: int | None = None
-        """Of those that leave: the rows with a match, bytes of all matches, and how many one row has at most, if known."""
-
-    def close_up(self, until: int, known: int) -> None:
-        self.until = until
-        self.at, self.matches, self.sizes = self.at[:known], self.matches[:known], self.sizes[:known]
-        self.known = self.known[:known]
+def may_meet(master: Master, plan: OutputPlan) -> bool:
+    """Whether each code has one master row at most, which leaves as it was found."""
+    has_single_rows = isinstance(master, MasterData) and master.manifest.most_rows_of_a_key <= 1
+    return has_single_rows and not plan.stream_key.form.is_hashed and plan.how in ("inner", "left")
 
 
 class ProbeJoin(SplitJoin):
@@ -66,12 +53,13 @@ class ProbeJoin(SplitJoin):
     _sketch: FrequencySketch
     _taker: RowTaker
     _front: Front | None
-    _leaving: Leaving | None
+    _leaving: Leaving | LeavingOnce | None
     _miss_share: float
     _probed_since: int
     _given_of_first: int
     _hits_given_bytes: int
     _has_put_out: bool
+    _has_single_rows: bool
 
     @property
     def _is_overdue(self) -> bool:
@@ -127,13 +115,9 @@ class ProbeJoin(SplitJoin):
         with tally.timed("probe"):
             front, begin = self._look_at_front(), self._arrivals.begun
             piece = slice(begin, begin + self._arrivals.fitting(rows))
-            codes, sources = front.codes[piece], front.sources(begin)
-            probed = Probed(codes, *self._hot.probe(codes, front.present[piece]), sources=sources)
-        with tally.timed("wait"):
-            if self._may_sift(probed):
-                misses = self._sift(probed)
-            else:
-                misses = self._part(self._arrivals.peek(len(codes)), probed)
+            probed, misses = self._meet_hot_rows(front, piece) or (None, 0)
+        if probed is None:
+            probed, misses = self._probe_and_part(front, piece, tally)
         if probed.until == 0:
             if not self._room.waiting_rows:
                 raise self._room.too_wide(self._arrivals.peek(1), self.sizes.waiting_bytes)
@@ -153,6 +137,16 @@ class ProbeJoin(SplitJoin):
         self._look_at_split()
         return True
 
+    def _probe_and_part(self, front: Front, piece: slice, tally: StepTally) -> tuple[Probed, int]:
+        """A piece of any kind, settled, and how many rows of it wait now."""
+        codes, sources = front.codes[piece], front.sources(piece.start)
+        with tally.timed("probe"):
+            probed = Probed(*self._hot.probe(codes, front.present[piece]), sources=sources)
+        with tally.timed("wait"):
+            if self._may_sift(sources):
+                return probed, self._sift(codes, probed)
+            return probed, self._part(front.batch.slice(piece.start, len(codes)), codes, probed)
+
     def _look_at_front(self) -> Front:
         batch = self._arrivals.front
         if self._front is None or self._front.batch is not batch:
@@ -162,29 +156,48 @@ class ProbeJoin(SplitJoin):
             self._front = Front(batch, codes, present, self._beside.sources(batch))
         return self._front
 
+    def _meet_hot_rows(self, front: Front, piece: slice) -> tuple[Probed, int] | None:
+        """As `_probe_and_part` by one compiled call, or None where a code may have several rows or `_may_sift` says no."""
+        sources = front.sources(piece.start) if self._has_single_rows else None
+        if sources is None or not self._may_sift(sources):
+            return None
+        waits = (self._regions.first_code, self._sketch.counters, OFTEN, *self._room.ways_in(sources))
+        met = self._hot.meet(front.codes[piece], front.present[piece], waits, self._room.free_rows)
+        probed = Probed.of_met(met, sources)
+        if not probed.is_one_each:
+            raise InternalError(
+                "a code has several hot rows, and one in the store", code="hot_rows_of_a_code"
+            )
+        return probed, self._count_misses(met.result)
+
     # Misses wait.
 
-    def _may_sift(self, probed: "Probed") -> bool:
+    def _may_sift(self, sources: Int64s | None) -> bool:
         """Whether one compiled call does it all: rows of fixed length, without NULLs, in a store in order of key."""
         is_simple = self._room.can_resize and self._regions.are_in_key_order and not self._given_of_first
-        return is_simple and probed.sources is not None
+        return is_simple and sources is not None
 
-    def _sift(self, probed: "Probed") -> int:
+    def _sift(self, codes: Int64s, probed: Probed) -> int:
         """How many rows missed and wait now."""
         assert probed.sources is not None
-        found = (probed.at, probed.matches, probed.sizes, probed.known)
+        known = np.empty_like(codes)
+        found = (*probed.found, known)
         result = self._room.sift(
-            found, probed.codes, self._regions.first_code, self._sketch.counters, OFTEN, probed.sources
+            found, codes, self._regions.first_code, self._sketch.counters, OFTEN, probed.sources
         )
-        probed.close_up(int(result[sifting_kernels.UNTIL]), int(result[sifting_kernels.KNOWN]))
-        probed.matched, probed.most_matches, probed.matches_bytes = result[sifting_kernels.MATCHED :].tolist()
+        probed.close_up(int(result[sifting_kernels.UNTIL]), known[: int(result[sifting_kernels.KNOWN])])
+        probed.tell(result)
+        return self._count_misses(result)
+
+    def _count_misses(self, result: Int64s) -> int:
+        """How many rows wait now that were counted in the sketch."""
         misses = int(result[sifting_kernels.MISSES])
         self._count(misses, int(result[sifting_kernels.MET_AGAIN]))
         return misses
 
-    def _part(self, batch: pa.RecordBatch, probed: "Probed") -> int:
+    def _part(self, batch: pa.RecordBatch, codes: Int64s, probed: Probed) -> int:
         """As `_sift`, for rows of any kind."""
-        codes, matches = probed.codes, probed.matches
+        at, matches, sizes = probed.found
         misses = np.flatnonzero(matches < 0)
         regions = self._regions.of(codes[misses])
         if (regions < 0).any():  # the index knows that these do not exist
@@ -199,8 +212,9 @@ class ProbeJoin(SplitJoin):
             if misses[0] == 0 and self._given_of_first:
                 self._given[int(slots[0])] = self._given_of_first
                 self._given_of_first = 0
-        count = keep_known(probed.at[:until], matches[:until], probed.sizes[:until], probed.known)
-        probed.close_up(until, count)
+        known = np.empty_like(codes)
+        count = keep_known(at[:until], matches[:until], sizes[:until], known)
+        probed.close_up(until, known[:count])
         return len(misses)
 
     def _count(self, misses: int, met_again: int) -> None:
@@ -223,9 +237,9 @@ class ProbeJoin(SplitJoin):
 
     # The others leave.
 
-    def _may_depart_at_once(self, probed: "Probed") -> bool:
+    def _may_depart_at_once(self, probed: Probed) -> bool:
         """Whether another core puts rows together, there is memory for all of them, and each gives one pair at most."""
-        if probed.most_matches is None or probed.most_matches > 1 or self.plan.stream_key.form.is_hashed:
+        if not probed.is_one_each or self.plan.stream_key.form.is_hashed:
             return False
         leaving_rows = {"left": len(probed.known), "inner": probed.matched}.get(self.plan.how, 0)
         if not leaving_rows or not self._has_put_out:
@@ -233,11 +247,11 @@ class ProbeJoin(SplitJoin):
         left_bytes = self._hits_bytes - self._hits_given_bytes - self._departures.hits_bytes
         return self._aside.is_worth(len(probed.known)) and self._output_bytes_of(probed) <= left_bytes
 
-    def _output_bytes_of(self, probed: "Probed") -> int:
+    def _output_bytes_of(self, probed: Probed) -> int:
         each = self._room.layout.least_row_bytes + self._layout.grows_bytes + PAIR_WORK_BYTES
         return probed.matches_bytes + len(probed.known) * each
 
-    def _depart_at_once(self, batch: pa.RecordBatch, begin: int, probed: "Probed") -> None:
+    def _depart_at_once(self, batch: pa.RecordBatch, begin: int, probed: Probed) -> None:
         """Let another core put hits together, without a look at each: of rows from `begin` on of a batch."""
         assert probed.sources is not None
         known, at = probed.known, probed.at
@@ -258,8 +272,19 @@ class ProbeJoin(SplitJoin):
             Departure(put_out, len(all_known), probed.matched, output_bytes, stream_rows=stream_rows)
         )
 
-    def _begin_leaving(self, batch: pa.RecordBatch, probed: "Probed") -> None:
-        at, matches, sizes, known = probed.at, probed.matches, probed.sizes, probed.known
+    def _begin_leaving(self, batch: pa.RecordBatch, probed: Probed) -> None:
+        # Where all of them never fit, two cores share them piece by piece.
+        is_shared = (
+            self._aside.is_worth(len(probed.known)) and self._output_bytes_of(probed) > self._hits_bytes
+        )
+        if probed.is_met and not is_shared:
+            self._leaving = LeavingOnce(
+                self.plan, self._layout, self._hot.rows, probed, self._room.layout.least_row_bytes, self._beside,
+                self._hits_memory, batch,
+            )  # fmt: skip
+            return
+        at, matches, known = probed.at, probed.matches, probed.known
+        sizes = probed.sizes(self._layout, self._hot.rows)
         if self.plan.stream_key.form.is_hashed:
             hit = np.flatnonzero(matches)
             met = self._are_met(batch.take(known[hit]), self._hot.rows, at[hit])
@@ -278,11 +303,11 @@ class ProbeJoin(SplitJoin):
             hot, memory = self._hot.rows, self._hits_memory
             return self._beside.of_batch(sources, known[rows], hot, at, rows_bytes, memory)
 
-        def ask(rows: Int64s, at: Int64s, rows_bytes: int) -> Asked:
+        def ask(putter: Putter, rows: Int64s, at: Int64s, rows_bytes: int) -> Asked:
             assert sources is not None
             numbers = known if len(rows) == len(known) else known[rows]
             hot, memory = self._hot.rows, self._hits_memory
-            return self._beside.ask_batch(self._putter, batch, sources, numbers, hot, at, rows_bytes, memory)
+            return self._beside.ask_batch(putter, batch, sources, numbers, hot, at, rows_bytes, memory)
 
         self._leaving = Leaving(
             self.plan, self._layout, self._hot.rows, at, matches, sizes, gather,
@@ -297,7 +322,7 @@ class ProbeJoin(SplitJoin):
         """Of the output reservation, for hits."""
         return self.sizes.output_bytes - 2 * len(self._staging)
 
-    def _let_leave(self, leaving: Leaving, tally: StepTally) -> bool:
+    def _let_leave(self, leaving: Leaving | LeavingOnce, tally: StepTally) -> bool:
         """Have another core put all hits together as soon as there is memory for them; else put out some now: True."""
         output_bytes = leaving.whole_bytes
         is_worth = output_bytes is not None and self._aside.is_worth(len(leaving.at))
@@ -308,17 +333,19 @@ class ProbeJoin(SplitJoin):
         with tally.timed("assemble"):
             finished, outputs = leaving.put_out_beside(self._hits_bytes, self._aside)
         tally.outputs.extend(outputs)
-        matched = int(np.count_nonzero(leaving.matches[finished]))
+        matched = leaving.matched_in(finished)
         self._count_hits(matched, finished.stop - finished.start, leaving.output_bytes, tally)
         if leaving.is_over:
             self._leaving = None
             self._arrivals.let_go()
         return True
 
-    def _depart_hits(self, leaving: Leaving, output_bytes: int) -> None:
+    def _depart_hits(self, leaving: Leaving | LeavingOnce, output_bytes: int) -> None:
         put_out: Asked | Timed[pa.RecordBatch | None]
-        put_out = leaving.ask_for_all() or self._aside.begin(lambda: leaving.put_out(output_bytes)[1])
-        matched = int(np.count_nonzero(leaving.matches))
+        put_out = leaving.ask_for_all(self._putter) or self._aside.begin(
+            lambda: leaving.put_out(output_bytes)[1]
+        )
+        matched = leaving.matched_in(slice(0, len(leaving.at)))
         self._departures.add(
             Departure(
                 put_out,
@@ -362,4 +389,4 @@ class ProbeJoin(SplitJoin):
         return np.diff(layout.encode(batch.take(rows))[1])
 
 
-__all__ = ["MOST_PATIENCE", "ProbeJoin"]
+__all__ = ["MOST_PATIENCE", "ProbeJoin", "may_meet"]

@@ -1,8 +1,12 @@
 """Hot rows that lie row by row in one flat buffer, with a hash table beside them that finds them by code."""
 
+from typing import Any
+
 import numpy as np
 
+from tidemill.join.parts import meeting_kernels, sifting_kernels
 from tidemill.join.parts import row_cache_kernels as kernels
+from tidemill.join.parts.hot_cache import Met
 from tidemill.join.parts.kernels import Bools, Int64s, UInt32s
 from tidemill.master.rows import RowLayout, UInt8s
 from tidemill.master.short_numbers import SHORT_CODE_BYTES
@@ -88,6 +92,17 @@ class RowCache:
         self._probed += len(codes)
         self._probed_since += len(codes)
         return at, rows, sizes
+
+    def meet(self, codes: Int64s, present: Bools, waits: tuple[Any, ...], most: int) -> Met:
+        """As `HotCache.meet` says."""
+        known, at = np.empty((2, len(codes)), dtype=np.int64)
+        result = np.zeros(7, dtype=np.int64)
+        meet: Any = meeting_kernels.meet
+        meet(self._table, self._hits, codes, present, *waits, most, known, at, result)
+        leaving, until = int(result[sifting_kernels.KNOWN]), int(result[sifting_kernels.UNTIL])
+        self._probed += until
+        self._probed_since += until
+        return Met(known[:leaving], at[:leaving], result)
 
     def admit(
         self, page: UInt8s, page_at: Int64s, start: Int64s, matches: Int64s, codes: Int64s, met: UInt32s

@@ -14,11 +14,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tidemill.join.parts import shared_cache_kernels as kernels
+from tidemill.join.parts import shared_meeting_kernels, sifting_kernels
+from tidemill.join.parts.hot_cache import Met
 from tidemill.join.parts.kernels import Bools, Int64s, UInt32s
 from tidemill.join.parts.row_cache_kernels import evict
 from tidemill.master.rows import RowLayout, UInt8s
@@ -136,6 +139,16 @@ class SharedRowCache:
         kernels.probe(self._table, self._hits, self.rows, codes, present, at, rows, sizes)
         self._state[kernels.PROBED] += len(codes)
         return at, rows, sizes
+
+    def meet(self, codes: Int64s, present: Bools, waits: tuple[Any, ...], most: int) -> Met:
+        known, at = np.empty((2, len(codes)), dtype=np.int64)
+        result = np.zeros(7, dtype=np.int64)
+        shared = (self._table, self._hits, self.rows)
+        meet: Any = shared_meeting_kernels.meet
+        meet(*shared, codes, present, *waits, most, known, at, result)
+        self._state[kernels.PROBED] += int(result[sifting_kernels.UNTIL])
+        leaving = int(result[sifting_kernels.KNOWN])
+        return Met(known[:leaving], at[:leaving], result)
 
     def admit(
         self, page: UInt8s, page_at: Int64s, start: Int64s, matches: Int64s, codes: Int64s, met: UInt32s

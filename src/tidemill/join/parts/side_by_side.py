@@ -52,8 +52,9 @@ class SideBySide:
         return np.array(lines, dtype=np.int64)
 
     def of_batch(
-        self, sources: Int64s, numbers: Int64s, rows: UInt8s, at: Int64s, rows_bytes: int, memory: Recycled
-    ) -> pa.RecordBatch:
+        self, sources: Int64s, numbers: Int64s, rows: UInt8s, at: Int64s, rows_bytes: int, memory: Recycled,
+        matched: int | None = None,
+    ) -> pa.RecordBatch:  # fmt: skip
         """Stream rows by number beside master rows by place; a negative place gives NULLs.
 
         Args:
@@ -63,10 +64,11 @@ class SideBySide:
             at: Where they lie in it.
             rows_bytes: That these master rows take in it together, or more.
             memory: Where that of the output comes from.
+            matched: How many places there are; saves counting them.
         """
         return batch_of(
             memory,
-            self._size_bytes(at, rows_bytes),
+            self._size_bytes(at, rows_bytes, matched),
             lambda room: put_beside_batch(self._head, sources, numbers, rows, at, self._master.facts, room),
             self._schema,
         )

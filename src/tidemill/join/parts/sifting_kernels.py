@@ -1,4 +1,7 @@
-"""One compiled call for rows that have met the hot ones: those that missed wait, the others close up to leave."""
+"""One compiled call for rows that have met the hot ones: those that missed wait, the others close up to leave.
+
+The part for those that missed serves `meet` too, which looks for hot rows in the same call (`meeting_kernels.py`).
+"""
 
 import numpy as np
 from numba import njit, types
@@ -16,21 +19,26 @@ Of the latter how many have a match, how many one of them has at most, and the b
 _SOURCE, _WIDTH, _SLOT = range(3)
 _AHEAD = 8  # rows
 _LOW_HALF = np.uint64(0xFFFFFFFF)
-_INT32S = types.Array(types.int32, 1, "C")
-_UINT8S = types.Array(types.uint8, 1, "C")
-_READ_INT32S = types.Array(types.int32, 1, "C", readonly=True)
-_COUNTERS = types.Array(types.uint16, 2, "C")
+INT32S = types.Array(types.int32, 1, "C")
+UINT8S = types.Array(types.uint8, 1, "C")
+READ_INT32S = types.Array(types.int32, 1, "C", readonly=True)
+COUNTERS = types.Array(types.uint16, 2, "C")
 _MOST_COUNTED = 65_535
 
 
-@njit(types.int64(READ_INT64S, types.int64, _INT32S, INT64S), cache=True)
-def _find_misses(matches: Int64s, most: int, missing: Int32s, result: Int64s) -> int:
+@njit(types.int64(INT64S, READ_INT64S, types.int64, types.int64, INT32S, INT64S), cache=True)
+def _find_misses(
+    matches: Int64s, codes: Int64s, lowest: int, most: int, missing: Int32s, result: Int64s
+) -> int:
     """How many rows missed, `most` at most, and which; the result says before which row they ended.
 
-    No branch: which row is a miss cannot be guessed.
+    The index knows that codes before the `lowest` do not exist: such rows have no match. No branch for the others: which
+    row is a miss cannot be guessed.
     """
     count = 0
     for i in range(len(matches)):
+        if codes[i] < lowest:
+            matches[i] = max(matches[i], np.int64(0))
         missing[count] = i
         count += int(matches[i] < 0)
     result[UNTIL] = len(matches)
@@ -40,22 +48,19 @@ def _find_misses(matches: Int64s, most: int, missing: Int32s, result: Int64s) ->
     return count
 
 
-@njit(types.int64(READ_INT64S, READ_INT64S, INT64S, _INT32S, _INT32S, types.int64), cache=True)
-def _find_regions(
-    first_codes: Int64s, codes: Int64s, matches: Int64s, missing: Int32s, regions: Int32s, count: int
-) -> int:
-    """How many of the misses have a region; the index knows that the others do not exist.
+@njit(types.void(READ_INT64S, READ_INT64S, READ_INT32S, INT32S, types.int64), cache=True)
+def _find_regions(first_codes: Int64s, codes: Int64s, missing: Int32s, regions: Int32s, count: int) -> None:
+    """The region of each miss; none has a code before the first one.
 
     Codes are often spread evenly: then the first guess is right or next to it, and eleven steps of a search are saved.
     """
     if not count:  # nor need there be a region
-        return 0
-    kept, last = 0, np.int64(len(first_codes) - 1)
+        return
+    last = np.int64(len(first_codes) - 1)
     lowest = float(first_codes[0])
     per_code = last / max(1.0, float(first_codes[last]) - lowest)
     for k in range(count):
-        i = np.int64(missing[k])
-        code = codes[i]
+        code = codes[missing[k]]
         guess = min(max((float(code) - lowest) * per_code, 0.0), float(last))
         region = np.int64(guess)
         region -= np.int64(first_codes[region] > code)
@@ -65,14 +70,10 @@ def _find_regions(
         if not is_found or (region < last and first_codes[region + 1] <= code):
             at = first_at_least(first_codes, np.int64(0), np.int64(len(first_codes)), code)
             region = np.int64(at if at <= last and first_codes[at] == code else at - 1)
-        missing[kept], regions[kept] = i, region
-        kept += int(region >= 0)
-        if region < 0:
-            matches[i] = 0
-    return kept
+        regions[k] = region
 
 
-@njit(types.int64(_COUNTERS, READ_INT64S, _READ_INT32S, types.int64, types.int64), cache=True)
+@njit(types.int64(COUNTERS, READ_INT64S, READ_INT32S, types.int64, types.int64), cache=True)
 def _count(counters: UInt16s, codes: Int64s, missing: Int32s, count: int, often: int) -> int:
     """How many misses were met more than `often`, this time included; as `count_keys`."""
     width = np.uint64(counters.shape[1])
@@ -99,8 +100,8 @@ def _count(counters: UInt16s, codes: Int64s, missing: Int32s, count: int, often:
 
 @njit(
     types.void(
-        READ_FACTS, READ_BYTES, BYTES, INT64S, _INT32S, _UINT8S, _READ_INT32S, _INT32S, _INT32S, INT64S, INT64S,
-        types.int64, types.boolean, READ_INT64S, _READ_INT32S, _READ_INT32S, types.int64,
+        READ_FACTS, READ_BYTES, BYTES, INT64S, INT32S, UINT8S, READ_INT32S, INT32S, INT32S, INT64S, INT64S,
+        types.int64, types.boolean, READ_INT64S, READ_INT32S, READ_INT32S, types.int64,
     ),
     cache=True,
 )  # fmt: skip
@@ -160,10 +161,52 @@ def _let_wait(
 
 
 @njit(
+    types.int64(
+        READ_INT64S, READ_INT32S, types.int64, READ_INT64S, COUNTERS, types.int64, READ_FACTS, READ_BYTES, BYTES,
+        INT64S, INT32S, UINT8S, READ_INT32S, INT32S, INT32S, INT64S, INT64S, types.int64, types.boolean,
+    ),
+    cache=True,
+)  # fmt: skip
+def let_misses_wait(
+    codes: Int64s,
+    missing: Int32s,
+    count: int,
+    first_codes: Int64s,
+    counters: UInt16s,
+    often: int,
+    columns: Int64s,
+    template: UInt8s,
+    arena: UInt8s,
+    slot_code: Int64s,
+    strip_next: Int32s,
+    strip_rows: UInt8s,
+    free: Int32s,
+    tail: Int32s,
+    region_count: Int32s,
+    since: Int64s,
+    state: Int64s,
+    shift: int,
+    keeps_codes: bool,
+) -> int:
+    """How many of the first `count` in `missing` were met often, after all were counted and wait; arguments as of `sift`.
+
+    Three short loops: one that does it all, with counters and slots asked for ahead in turn, was slower by a sixth.
+    """
+    regions = np.empty(count + 1, dtype=np.int32)
+    _find_regions(first_codes, codes, missing, regions, count)
+    met_again = _count(counters, codes, missing, count, often)
+    _let_wait(
+        columns, template, arena, slot_code, strip_next, strip_rows, free, tail, region_count, since, state, shift,
+        keeps_codes, codes, missing, regions, count,
+    )  # fmt: skip
+    return met_again
+
+
+@njit(
     types.void(
-        INT64S, INT64S, INT64S, INT64S, READ_INT64S, READ_INT64S, _COUNTERS, types.int64, READ_FACTS, READ_BYTES,
-        BYTES, INT64S, _INT32S, _UINT8S, _READ_INT32S, _INT32S, _INT32S, INT64S, INT64S, types.int64, types.int64,
-        types.boolean, INT64S,
+        INT64S, INT64S, INT64S, INT64S, READ_INT64S, READ_INT64S, COUNTERS, types.int64, READ_FACTS, READ_BYTES,
+        BYTES, INT64S, INT32S, UINT8S, READ_INT32S, INT32S, INT32S, INT64S, INT64S, types.int64, types.boolean,
+        types.int64, INT64S,
     ),
     cache=True, nogil=True,
 )  # fmt: skip
@@ -188,8 +231,8 @@ def sift(
     since: Int64s,
     state: Int64s,
     shift: int,
-    most: int,
     keeps_codes: bool,
+    most: int,
     result: Int64s,
 ) -> None:
     """Count misses in the sketch and let them wait as far as there are slots; the others close up.
@@ -215,18 +258,16 @@ def sift(
         since: The same.
         state: The same.
         shift: The same.
-        most: Rows that can wait.
         keeps_codes: The same.
+        most: Rows that can wait.
         result: What came of it.
     """
     missing = np.empty(len(matches) + 1, dtype=np.int32)
-    regions = np.empty(len(matches) + 1, dtype=np.int32)
-    count = _find_misses(matches, most, missing, result)
-    count = _find_regions(first_codes, codes, matches, missing, regions, count)
-    result[MET_AGAIN] = _count(counters, codes, missing, count, often)
-    _let_wait(
-        columns, template, arena, slot_code, strip_next, strip_rows, free, tail, region_count, since, state, shift,
-        keeps_codes, codes, missing, regions, count,
+    lowest = int(first_codes[0]) if len(first_codes) else 0  # without a region nobody misses
+    count = _find_misses(matches, codes, lowest, most, missing, result)
+    result[MET_AGAIN] = let_misses_wait(
+        codes, missing, count, first_codes, counters, often, columns, template, arena, slot_code, strip_next,
+        strip_rows, free, tail, region_count, since, state, shift, keeps_codes,
     )  # fmt: skip
     result[MISSES] = count
     until = result[UNTIL]
@@ -238,4 +279,14 @@ def sift(
         result[MATCHES_BYTES] += sizes[i]
 
 
-__all__ = ["KNOWN", "MATCHED", "MATCHES_BYTES", "MET_AGAIN", "MISSES", "MOST_MATCHES", "UNTIL", "sift"]
+__all__ = [
+    "KNOWN",
+    "MATCHED",
+    "MATCHES_BYTES",
+    "MET_AGAIN",
+    "MISSES",
+    "MOST_MATCHES",
+    "UNTIL",
+    "let_misses_wait",
+    "sift",
+]

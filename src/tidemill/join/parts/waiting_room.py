@@ -249,14 +249,19 @@ class WaitingRoom:
     ) -> Int64s:  # fmt: skip
         """Let rows wait that missed, out of columns of fixed width; what came of it is told as by `sift` itself."""
         result = np.zeros(7, dtype=np.int64)
+        sketch = (first_codes, counters, often)
+        sift: Any = sifting_kernels.sift
+        sift(*found, codes, *sketch, *self.ways_in(sources), self.free_rows, result)
+        return result
+
+    def ways_in(self, sources: Int64s) -> tuple[Any, ...]:
+        """What compiled calls that let rows wait, out of columns of fixed width, must know of the room."""
         columns = sources.copy()
         columns[:, 2] = self._offsets
-        sifting_kernels.sift(
-            *found, codes, first_codes, counters, often, columns, self._template,
-            self.rows, self._code, self._next, self._filled, self._free, self._tail, self.count, self.since,
-            self._state, self._shift, self.free_rows, self._code_at[1] == 1, result,
+        return (
+            columns, self._template, self.rows, self._code, self._next, self._filled, self._free, self._tail, self.count,
+            self.since, self._state, self._shift, self._code_at[1] == 1,
         )  # fmt: skip
-        return result
 
     def choose(self, oldest: int, densest: int) -> Int64s:
         """Regions whose rows wait longest, then others with most rows; fewer when not so many have any."""
