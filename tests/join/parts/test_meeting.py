@@ -226,7 +226,9 @@ def test_hits_that_do_not_fit_leave_in_pieces(
     while pieces < 3:
         report = join.step()
         settled += report.emitted_rows + report.dropped_rows
-        gone.update(str(row) for output in report.outputs for row in output.to_pylist())
+        rows = [row for output in report.outputs for row in output.to_pylist()]
+        gone.update(map(str, rows))
+        assert report.hot_hits + report.disk_matches == sum(row["name"] is not None for row in rows)
         pieces += join._leaving is not None
         assert join.pending_rows == offered - settled
     again.restore(join.snapshot())
