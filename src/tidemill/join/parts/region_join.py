@@ -187,13 +187,15 @@ class RegionJoin(ServedJoin):
 
     def _begin_next(self) -> bool:
         """Begin a read; False when nobody waits, or when what was read must be used up first."""
-        left_bytes = self.sizes.disk_buffer_bytes - self._buffers_bytes()
         reads = 1 + self.sizes.reads_ahead
-        may_read = len(self._services) < reads and left_bytes >= self.sizes.disk_buffer_bytes // reads
-        may_read |= not self._services and not self._departures.services
         # After a read of whole pages the next one will most likely be such a read too.
         follows_pick = bool(self._services) and isinstance(self._services[-1], Picked)
         has_lane = sum(service.page is None for service in self._services) < LANES
+        if len(self._services) >= reads and not (follows_pick and has_lane):
+            return False  # asked three times for each read: adding up what is held would cost more than this
+        left_bytes = self.sizes.disk_buffer_bytes - self._buffers_bytes()
+        may_read = len(self._services) < reads and left_bytes >= self.sizes.disk_buffer_bytes // reads
+        may_read |= not self._services and not self._departures.services
         if not may_read and not (follows_pick and has_lane):
             return False
         regions = self._alone
