@@ -19,7 +19,7 @@ from tidemill.lab.master_rows import master_reader
 from tidemill.master import MasterData, layout, survey
 from tidemill.master.feeds_difference import ReRead, folder_beside
 from tidemill.master.layout import FORMAT_VERSION, MANIFEST_FILE, version_folder
-from tidemill.master.packing import Narrow, Packing
+from tidemill.master.packing import Digits, Framed, Narrow, Packing
 from tidemill.master.page_kernels import DENSE, LINED, SHORT
 from tidemill.master.rows import RowLayout
 from tidemill.master.short_numbers import DoesNotFitError
@@ -184,6 +184,33 @@ def test_short_codes_beside_columns_of_any_width(data: st.DataObject) -> None:
     # With absent rows columns have bits, which the rows may not have had.
     grown = len(wanted) * lies.grows_bytes + int(np.diff(at)[wanted[wanted >= 0]].sum())
     assert decoded.nbytes <= grown + lies.fixed_bytes * int((wanted < 0).sum()) + 64 * len(columns)
+
+
+@pytest.mark.parametrize(
+    "how", [Framed(2, b"<", b">"), Digits(Framed(2, b"<", b">"))], ids=lambda how: how.form[:6]
+)
+def test_absent_rows_have_no_values_in_a_frame(how: Framed | Digits) -> None:
+    """Without bits nothing but its place tells that a row is absent; what lies under a NULL no comparison shows."""
+    batch = pa.record_batch({"id": pa.array([1, 2]), "text": ["<12>", "<34>"]})
+    lies = RowLayout.of(
+        batch.schema, first="id", packing=Packing({"id": Narrow(4), "text": how}, has_nulls=False)
+    )
+    rows, at = lies.encode(batch)
+    found = lies.decode(rows, np.array([at[1], -1, at[0], -1])).column("text")
+    assert found.to_pylist() == ["<34>", None, "<12>", None]
+    assert np.frombuffer(found.buffers()[1], np.int32)[:5].tolist() == [0, 4, 4, 8, 8]
+
+
+def test_bits_that_columns_have_and_rows_have_not_are_counted() -> None:
+    """Rows of 32 bytes to the last one: there is no padding in which bits could hide."""
+    columns = {f"n{n}": pa.array(np.arange(800) % 100, pa.int8()) for n in range(28)}
+    batch = pa.record_batch({"id": pa.array(np.arange(800)), **columns})
+    lies = RowLayout.of(batch.schema, first="id", packing=Packing({"id": Narrow(4)}, has_nulls=False))
+    assert lies.fixed_bytes == lies.least_row_bytes == 32
+    rows, at = lies.encode(batch)
+    found = lies.decode(rows, np.append(at[:-2], -1))
+    assert found.column("n0").null_count == 1
+    assert found.nbytes <= 800 * (lies.least_row_bytes + lies.grows_bytes)
 
 
 def test_nothing_outside_a_row_is_read() -> None:
