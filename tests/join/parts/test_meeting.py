@@ -101,7 +101,7 @@ def test_one_call_does_what_probe_and_sift_do(kind: str, seed: int, tmp_path: Pa
             known, at = (part[: result[sifting.KNOWN]] for part in (known, places))
         assert hot.is_full == (size_bytes < 60_000)
         found.append(
-            [known.tolist(), at.tolist(), result.tolist(), *state_of(waiting, sketch, hot._hits)],
+            [known.tolist(), at.tolist(), result.tolist(), *state_of(waiting, sketch, hot._table)],
         )
     assert found[0] == found[1]
     is_waiting = np.setdiff1d(np.arange(until), known)

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit, types
 
 from tidemill.join.parts.kernels import Bools, Int32s, Int64s, UInt16s, home_slot
-from tidemill.join.parts.row_cache_kernels import AHEAD, ENTRY_WIDTH, MOST_ROWS_OF_A_KEY
+from tidemill.join.parts.row_cache_kernels import AHEAD, ENTRY_WIDTH, bytes_of, hit, place_of, rows_of
 from tidemill.join.parts.sifting_kernels import (
     COUNTERS,
     INT32S,
@@ -34,36 +34,21 @@ from tidemill.master.row_kernels import (
     UInt8s,
 )
 
-READ_TABLE = types.Array(types.int64, 2, "C", readonly=True)
-HITS = types.Array(types.uint16, 1, "C")
+_TABLE = types.Array(types.int64, 2, "C")
 READ_BOOLS = types.Array(types.boolean, 1, "C", readonly=True)
 WAITS = (
     READ_INT64S, COUNTERS, types.int64, READ_FACTS, READ_BYTES, BYTES, INT64S, INT32S, UINT8S, READ_INT32S, INT32S,
     INT32S, INT64S, INT64S, types.int64, types.boolean,
 )  # fmt: skip
 """What rows that miss are told by: regions, sketch, waiting room."""
-MOST_HITS = np.uint16(65535)
-
-
-@njit(types.int64(types.int64), cache=True, inline="always")
-def place_of(entry: int) -> int:
-    """Where the rows of an entry begin, -1 if there are none."""
-    return ((entry >> 32) - 1) << 3 if entry & MOST_ROWS_OF_A_KEY else -1
-
-
-@njit(types.int64(types.int64), cache=True, inline="always")
-def bytes_of(entry: int) -> int:
-    """That the rows of an entry take, with what comes before them."""
-    return ((entry >> 16) & 0xFFFF) << 3
 
 
 @njit(
-    types.int64(READ_TABLE, HITS, READ_INT64S, READ_BOOLS, types.int64, types.int64, INT64S, INT64S, INT32S, INT64S),
+    types.int64(_TABLE, READ_INT64S, READ_BOOLS, types.int64, types.int64, INT64S, INT64S, INT32S, INT64S),
     cache=True, nogil=True,
 )  # fmt: skip
 def _part(
     table: Int64s,
-    hits: UInt16s,
     codes: Int64s,
     present: Bools,
     lowest: int,
@@ -75,17 +60,16 @@ def _part(
 ) -> int:
     """How many rows miss; the others are listed with their places. Ends before a miss that could not wait.
 
-    Slots and hits are asked for some codes ahead, as in `probe`, and the line behind a slot too: a code that is not hot is
-    looked for in five slots on average, of which a line has four. 31 ns a row without, 24 with it. Which row is a miss cannot
-    be guessed: both lists are written to, and one of them goes on.
+    Slots are asked for some codes ahead, as in `probe`, and the line behind a slot too: a code that is not hot is looked for
+    in five slots on average, of which a line has four. 31 ns a row without, 24 with it. Which row is a miss cannot be
+    guessed: both lists are written to, and one of them goes on.
     """
-    capacity, slots, counts = table.shape[0], table.ctypes.data, hits.ctypes.data
+    capacity, slots = table.shape[0], table.ctypes.data
     home = np.empty(AHEAD, dtype=np.int64)
     for k in range(min(AHEAD, len(codes))):
         home[k] = home_slot(codes[k], capacity)
         fetch(slots + ENTRY_WIDTH * home[k])
         fetch(slots + ENTRY_WIDTH * home[k] + CACHE_LINE_BYTES)
-        fetch(counts + 2 * home[k])
     until, misses, leaving, matched, matches_bytes, most_rows = len(codes), 0, 0, 0, 0, 0
     for i in range(len(codes)):
         turn, code = i & (AHEAD - 1), codes[i]
@@ -94,7 +78,6 @@ def _part(
             home[turn] = home_slot(codes[i + AHEAD], capacity)
             fetch(slots + ENTRY_WIDTH * home[turn])
             fetch(slots + ENTRY_WIDTH * home[turn] + CACHE_LINE_BYTES)
-            fetch(counts + 2 * home[turn])
         known[leaving] = i
         if not present[i]:
             at[leaving] = -1
@@ -108,26 +91,26 @@ def _part(
         if misses == most and is_miss:
             until = i
             break
-        hits[slot] += np.uint16((entry != 0) & (hits[slot] < MOST_HITS))
+        table[slot, 1] = hit(entry)
         at[leaving] = place_of(entry)
         missing[misses] = i
         misses += is_miss
         leaving += 1 - is_miss
-        matched += int(entry & MOST_ROWS_OF_A_KEY > 0)
-        matches_bytes += bytes_of(entry)
-        most_rows = max(most_rows, int(entry & MOST_ROWS_OF_A_KEY))
+        rows = int(rows_of(entry))
+        matched += int(rows > 0)
+        matches_bytes += int(bytes_of(entry))
+        most_rows = max(most_rows, rows)
     result[UNTIL], result[MISSES], result[KNOWN] = until, misses, leaving
     result[MATCHED], result[MATCHES_BYTES], result[MOST_MATCHES] = matched, matches_bytes, most_rows
     return misses
 
 
 @njit(
-    types.void(READ_TABLE, HITS, READ_INT64S, READ_BOOLS, *WAITS, types.int64, INT64S, INT64S, INT64S),
+    types.void(_TABLE, READ_INT64S, READ_BOOLS, *WAITS, types.int64, INT64S, INT64S, INT64S),
     cache=True, nogil=True,
 )  # fmt: skip
 def meet(
     table: Int64s,
-    hits: UInt16s,
     codes: Int64s,
     present: Bools,
     first_codes: Int64s,
@@ -155,7 +138,6 @@ def meet(
 
     Args:
         table: Of hot rows.
-        hits: The same.
         codes: Of the rows that arrive.
         present: Where there is one.
         first_codes: This and the next ones as for `sift`.
@@ -181,11 +163,11 @@ def meet(
     """
     lowest = int(first_codes[0]) if len(first_codes) else 0  # without a region nobody is present
     missing = np.empty(len(codes) + 1, dtype=np.int32)
-    count = _part(table, hits, codes, present, lowest, most, known, at, missing, result)
+    count = _part(table, codes, present, lowest, most, known, at, missing, result)
     result[MET_AGAIN] = let_misses_wait(
         codes, missing, count, first_codes, counters, often, columns, template, arena, slot_code, strip_next,
         strip_rows, free, tail, region_count, since, state, shift, keeps_codes,
     )  # fmt: skip
 
 
-__all__ = ["HITS", "MOST_HITS", "READ_BOOLS", "READ_TABLE", "WAITS", "bytes_of", "meet", "place_of"]
+__all__ = ["READ_BOOLS", "WAITS", "meet"]

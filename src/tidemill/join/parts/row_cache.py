@@ -11,8 +11,8 @@ from tidemill.join.parts.kernels import Bools, Int64s, UInt32s
 from tidemill.master.rows import RowLayout, UInt8s
 from tidemill.master.short_numbers import SHORT_CODE_BYTES
 
-ENTRY_BYTES = 18
-"""Of a slot: code, place and number of rows, hits."""
+ENTRY_BYTES = 16
+"""Of a slot: code, and place, bytes, number and hits of its rows."""
 _FILL = 0.7  # of the table: fuller ones are slower to search
 HOT_ENTRY_BYTES = ENTRY_BYTES / _FILL
 """Beside the row itself."""
@@ -41,7 +41,6 @@ class RowCache:
         self._entry_bytes = (row_bytes if keeps_rows else 0) + HOT_ENTRY_BYTES
         capacity, most_entries, left_bytes = self._parts(size_bytes, keeps_rows=keeps_rows)
         self._table = np.zeros((capacity, 2), dtype=np.int64)
-        self._hits = np.zeros(capacity, dtype=np.uint16)
         self._words = np.zeros(left_bytes // 8, dtype=np.uint64)
         self.rows: UInt8s = self._words.view(np.uint8)
         self._layout = layout
@@ -58,7 +57,8 @@ class RowCache:
         """Slots, entries at most, and bytes for rows."""
         capacity = max(2, int(size_bytes / self._entry_bytes / _FILL))
         most_entries = min(capacity - 1, int(capacity * _FILL))  # a search ends at a free slot
-        return capacity, most_entries, max(0, size_bytes - capacity * ENTRY_BYTES) if keeps_rows else 0
+        left_bytes = min(max(0, size_bytes - capacity * ENTRY_BYTES), kernels.MOST_BYTES)
+        return capacity, most_entries, left_bytes if keeps_rows else 0
 
     @property
     def entries(self) -> int:
@@ -80,7 +80,7 @@ class RowCache:
 
     @property
     def bytes_held(self) -> int:
-        return self._table.nbytes + self._hits.nbytes + int(self._state[2])
+        return self._table.nbytes + int(self._state[2])
 
     def probe(self, codes: Int64s, present: Bools) -> tuple[Int64s, Int64s, Int64s]:
         """Where the rows of each code begin, how many there are, and bytes that they take.
@@ -88,7 +88,7 @@ class RowCache:
         There are 0 of a code that does not exist, and -1 of one that is not hot.
         """
         at, rows, sizes = np.empty((3, len(codes)), dtype=np.int64)
-        kernels.probe(self._table, self._hits, codes, present, at, rows, sizes)
+        kernels.probe(self._table, codes, present, at, rows, sizes)
         self._probed += len(codes)
         self._probed_since += len(codes)
         return at, rows, sizes
@@ -98,7 +98,7 @@ class RowCache:
         known, at = np.empty((2, len(codes)), dtype=np.int64)
         result = np.zeros(7, dtype=np.int64)
         meet: Any = meeting_kernels.meet
-        meet(self._table, self._hits, codes, present, *waits, most, known, at, result)
+        meet(self._table, codes, present, *waits, most, known, at, result)
         leaving, until = int(result[sifting_kernels.KNOWN]), int(result[sifting_kernels.UNTIL])
         self._probed += until
         self._probed_since += until
@@ -112,12 +112,12 @@ class RowCache:
             self._probed = self._probed_since = 0
         found = (page, page_at, start, matches, codes, met)
         kernels.admit(
-            self._table, self._hits, self.rows, self._state, *found, self.least_met, *self._row_shape, self._keeps_rows
+            self._table, self.rows, self._state, *found, self.least_met, *self._row_shape, self._keeps_rows
         )  # fmt: skip
 
     def hits_per_byte(self) -> float:
         """Hits of the less used half of the entries, for each code probed and byte held: what a byte more would save."""
-        used = np.sort(self._hits[self._table[:, 1] != 0])
+        used = np.sort(self._hits())
         if len(used) < 2 or not self._probed:
             return 0.0
         # The first meeting was the miss that brought the row.
@@ -126,12 +126,12 @@ class RowCache:
 
     def renew(self) -> None:
         """Make room: let the least used entries go, and age the others if it is time."""
-        used = self._hits[self._table[:, 1] != 0]
+        used = self._hits()
         never_again = min(int(np.count_nonzero(used < 2)), len(used) // 2)  # most of those that came first
         self._let_go(max(1, int(len(used) * _EVICTED_SHARE), never_again))
         is_soon = self._probed_since < _LEAST_PROBES * len(used)
         if is_soon or self._probed > _PROBES_AN_AGE * len(used):
-            np.right_shift(self._hits, 1, out=self._hits)
+            kernels.halve_hits(self._table)
             self._probed //= 2
         if is_soon or self.least_met == 1:
             self.least_met += 1
@@ -145,21 +145,25 @@ class RowCache:
         capacity, most_entries, left_bytes = self._parts(size_bytes, keeps_rows=self._keeps_rows)
         while self.entries > most_entries or self._state[2] > left_bytes // 8 * 8:
             self._let_go(max(1, self.entries - most_entries, self.entries // 16))
-        taken = np.flatnonzero(self._table[:, 1])
-        self._table, self._hits = entries, hits = self._table[taken], self._hits[taken]  # the old ones go now
+        self._table = entries = self._table[np.flatnonzero(self._table[:, 1])]  # the old one goes now
         self._table = np.zeros((capacity, 2), dtype=np.int64)
-        self._hits = np.zeros(capacity, dtype=np.uint16)
-        kernels.put_entries(self._table, self._hits, entries, hits)
+        kernels.put_entries(self._table, entries)
         self._words.resize(left_bytes // 8, refcheck=False)
         self.rows = self._words.view(np.uint8)
         self._state[1], self._state[3] = most_entries, 0
 
+    def _hits(self) -> UInt8s:
+        """Of each entry."""
+        entries = self._table[:, 1]
+        hits: UInt8s = entries.astype(np.uint8)[entries != 0]  # their lowest byte
+        return hits
+
     def _let_go(self, entries: int) -> None:
         """Let so many go, those with the fewest hits, and close the gaps."""
-        used = self._hits[self._table[:, 1] != 0]
+        used = self._hits()
         below = int(np.partition(used, entries - 1)[entries - 1]) if len(used) else 0
         fewer, equal = int((used < below).sum()), int((used == below).sum())
-        gone = kernels.evict(self._table, self._hits, below, entries - fewer, max(1, equal))
+        gone = kernels.evict(self._table, below, entries - fewer, max(1, equal))
         self._state[0] -= gone
         self._evicted += gone
         if self._keeps_rows:

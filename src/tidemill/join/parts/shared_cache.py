@@ -23,7 +23,6 @@ from tidemill.join.parts import shared_cache_kernels as kernels
 from tidemill.join.parts import shared_meeting_kernels, sifting_kernels
 from tidemill.join.parts.hot_cache import Met
 from tidemill.join.parts.kernels import Bools, Int64s, UInt32s
-from tidemill.join.parts.row_cache_kernels import evict
 from tidemill.master.rows import RowLayout, UInt8s
 
 FORMAT = 1
@@ -265,7 +264,7 @@ class SharedRowCache:
         leave = max(1, int(len(used) * _EVICTED_SHARE))
         below = int(np.partition(used, leave - 1)[leave - 1]) if len(used) else 0
         fewer, equal = int((used < below).sum()), int((used == below).sum())
-        gone = evict(self._table, self._hits, below, leave - fewer, max(1, equal))
+        gone = kernels.evict(self._table, self._hits, below, leave - fewer, max(1, equal))
         end = kernels.close_gaps(self._table, self.rows, int(self._state[kernels.END]))
         if end < 0:
             self._empty()

@@ -10,22 +10,24 @@ import numpy as np
 from numba import njit, types
 
 from tidemill.join.parts.kernels import Bools, Int64s, UInt16s, UInt32s, home_slot
-from tidemill.join.parts.row_cache_kernels import AHEAD, ENTRY_WIDTH, MOST_BYTES_OF_A_KEY, MOST_ROWS_OF_A_KEY
+from tidemill.join.parts.row_cache_kernels import AHEAD, ENTRY_WIDTH
 from tidemill.master.addresses import fetch, load_32, load_64, move_bytes, store_64
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s
 
 GROUP_BYTES = 16
 """Before the rows of a group."""
+MOST_ROWS_OF_A_KEY = 2**16 - 1
+MOST_BYTES_OF_A_KEY = 8 * (2**16 - 1)
 ENTRIES, MOST_ENTRIES, END, IS_FULL, LEAST_MET, PROBED = range(6)
 """Places in the state: entries now and at most, end of the groups, whether something did not fit, how often a code must
 have been met to become hot, codes probed since hits were halved last."""
 
 _TABLE = types.Array(types.int64, 2, "C")
-_READ_TABLE = types.Array(types.int64, 2, "C", readonly=True)
-_HITS = types.Array(types.uint16, 1, "C")
+READ_TABLE = types.Array(types.int64, 2, "C", readonly=True)
+HITS = types.Array(types.uint16, 1, "C")
 _READ_BOOLS = types.Array(types.boolean, 1, "C", readonly=True)
 _READ_UINT32S = types.Array(types.uint32, 1, "C", readonly=True)
-_MOST_HITS = np.uint16(65535)
+MOST_HITS = np.uint16(65535)
 
 
 # An entry: place of the group in words of eight bytes plus one (32 bits), words that it takes (16), rows (16).
@@ -35,11 +37,17 @@ def _entry(at: int, size: int, rows: int) -> int:
 
 
 @njit(types.int64(types.int64), cache=True, inline="always")
-def _place(entry: int) -> int:
+def place_of(entry: int) -> int:
     return ((entry >> 32) - 1) << 3
 
 
-@njit(types.int64(_READ_TABLE, types.int64), cache=True, inline="always")
+@njit(types.int64(types.int64), cache=True, inline="always")
+def bytes_of(entry: int) -> int:
+    """That a group takes."""
+    return ((entry >> 16) & 0xFFFF) << 3
+
+
+@njit(types.int64(READ_TABLE, types.int64), cache=True, inline="always")
 def _slot_of(table: Int64s, code: int) -> int:
     """The slot of a code, or the free one where it would go. An entry of 0 marks a free slot."""
     capacity = table.shape[0]
@@ -50,7 +58,7 @@ def _slot_of(table: Int64s, code: int) -> int:
 
 
 @njit(
-    types.void(_READ_TABLE, _HITS, READ_BYTES, READ_INT64S, _READ_BOOLS, INT64S, INT64S, INT64S),
+    types.void(READ_TABLE, HITS, READ_BYTES, READ_INT64S, _READ_BOOLS, INT64S, INT64S, INT64S),
     cache=True,
     nogil=True,
 )
@@ -80,7 +88,7 @@ def probe(
             fetch(counts + 2 * home[turn])
         if -AHEAD // 2 <= i < len(codes) - AHEAD // 2:
             soon = table[home[(i + AHEAD // 2) & (AHEAD - 1)], 1]
-            fetch(base + _place(soon))  # any place will do: that of a free slot lies just before the groups
+            fetch(base + place_of(soon))  # any place will do: that of a free slot lies just before the groups
         if i < 0:
             continue
         at[i], rows[i], sizes[i] = -1, 0, 0
@@ -92,12 +100,12 @@ def probe(
             entry = table[slot, 1]
         rows[i] = -1
         if entry != 0:
-            place = _place(entry)
+            place = place_of(entry)
             if load_64(base + place) == codes[i]:
                 rows[i] = entry & MOST_ROWS_OF_A_KEY
                 sizes[i] = (((entry >> 16) & 0xFFFF) << 3) - GROUP_BYTES
                 at[i] = place + GROUP_BYTES if rows[i] else -1
-                hits[slot] += np.uint16(hits[slot] < _MOST_HITS)
+                hits[slot] += np.uint16(hits[slot] < MOST_HITS)
 
 
 @njit(types.int64(types.int64, types.int64, types.int64), cache=True, inline="always")
@@ -108,7 +116,7 @@ def _row_size(row: int, last_open: int, fixed_bytes: int) -> int:
 
 @njit(
     types.void(
-        _TABLE, _HITS, BYTES, INT64S, READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S, _READ_UINT32S,
+        _TABLE, HITS, BYTES, INT64S, READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S, _READ_UINT32S,
         types.int64, types.int64, types.int64,
     ),
     cache=True,
@@ -163,7 +171,7 @@ def admit(
 # From here on nobody else may look at the table.
 
 
-@njit(types.void(_TABLE, _HITS, types.int64), cache=True)
+@njit(types.void(_TABLE, HITS, types.int64), cache=True)
 def _empty(table: Int64s, hits: UInt16s, slot: int) -> None:
     """Free a slot; entries behind it that would no longer be found move up."""
     capacity = table.shape[0]
@@ -182,7 +190,7 @@ def _empty(table: Int64s, hits: UInt16s, slot: int) -> None:
     table[free, 0], table[free, 1], hits[free] = 0, 0, 0
 
 
-@njit(types.int64(_TABLE, _HITS, READ_INT64S), cache=True)
+@njit(types.int64(_TABLE, HITS, READ_INT64S), cache=True)
 def forget(table: Int64s, hits: UInt16s, codes: Int64s) -> int:
     """How many of these codes were hot; they are no longer."""
     gone = 0
@@ -191,6 +199,25 @@ def forget(table: Int64s, hits: UInt16s, codes: Int64s) -> int:
         if table[slot, 1] != 0:
             _empty(table, hits, slot)
             gone += 1
+    return gone
+
+
+@njit(types.int64(_TABLE, HITS, types.int64, types.int64, types.int64), cache=True, nogil=True)
+def evict(table: Int64s, hits: UInt16s, below: int, of_equals: int, equals: int) -> int:
+    """How many entries went, as of hot rows of one's own: those with fewer hits than `below`, and some of the `equals`."""
+    gone = at = turn = 0
+    while at < table.shape[0]:
+        is_weak = hits[at] < below
+        if table[at, 1] != 0 and hits[at] == below:
+            turn += of_equals
+            is_weak = turn >= equals
+            if is_weak:
+                turn -= equals
+        if table[at, 1] == 0 or not is_weak:
+            at += 1
+            continue
+        gone += 1
+        _empty(table, hits, at)  # another may have moved up: the slot is looked at again
     return gone
 
 
@@ -205,7 +232,7 @@ def close_gaps(table: Int64s, groups: UInt8s, end: int) -> int:
             return -1
         slot = _slot_of(table, load_64(base + at))
         entry = table[slot, 1]
-        if entry != 0 and _place(entry) == at:
+        if entry != 0 and place_of(entry) == at:
             if to != at:
                 for word in range(0, size, 8):
                     store_64(base + to + word, load_64(base + at + word))
@@ -215,4 +242,17 @@ def close_gaps(table: Int64s, groups: UInt8s, end: int) -> int:
     return to
 
 
-__all__ = ["admit", "close_gaps", "forget", "probe"]
+__all__ = [
+    "GROUP_BYTES",
+    "HITS",
+    "MOST_HITS",
+    "MOST_ROWS_OF_A_KEY",
+    "READ_TABLE",
+    "admit",
+    "bytes_of",
+    "close_gaps",
+    "evict",
+    "forget",
+    "place_of",
+    "probe",
+]

@@ -4,17 +4,17 @@ import numpy as np
 from numba import njit, types
 
 from tidemill.join.parts.kernels import Bools, Int32s, Int64s, UInt16s, home_slot
-from tidemill.join.parts.meeting_kernels import (
+from tidemill.join.parts.meeting_kernels import READ_BOOLS, WAITS
+from tidemill.join.parts.row_cache_kernels import AHEAD, ENTRY_WIDTH
+from tidemill.join.parts.shared_cache_kernels import (
+    GROUP_BYTES,
     HITS,
     MOST_HITS,
-    READ_BOOLS,
+    MOST_ROWS_OF_A_KEY,
     READ_TABLE,
-    WAITS,
     bytes_of,
     place_of,
 )
-from tidemill.join.parts.row_cache_kernels import AHEAD, ENTRY_WIDTH, MOST_ROWS_OF_A_KEY
-from tidemill.join.parts.shared_cache_kernels import GROUP_BYTES
 from tidemill.join.parts.sifting_kernels import (
     INT32S,
     KNOWN,
@@ -68,7 +68,7 @@ def _part(
             fetch(counts + 2 * home[turn])
         if -AHEAD // 2 <= i < len(codes) - AHEAD // 2:
             soon = table[home[(i + AHEAD // 2) & (AHEAD - 1)], 1]
-            fetch(base + (((soon >> 32) - 1) << 3))  # of a free slot: just before the groups
+            fetch(base + place_of(soon))  # of a free slot: just before the groups
         if i < 0:
             continue
         code = codes[i]
@@ -81,14 +81,14 @@ def _part(
         while entry != 0 and table[slot, 0] != code:
             slot = slot + np.int64(1) if slot + 1 < capacity else np.int64(0)
             entry = table[slot, 1]
-        if entry != 0 and load_64(base + (((entry >> 32) - 1) << 3)) == code:
+        if entry != 0 and load_64(base + place_of(entry)) == code:
             hits[slot] += np.uint16(hits[slot] < MOST_HITS)
-            place = place_of(entry)
-            at[leaving] = place + GROUP_BYTES if place >= 0 else -1
+            rows = int(entry & MOST_ROWS_OF_A_KEY)
+            at[leaving] = place_of(entry) + GROUP_BYTES if rows else -1
             leaving += 1
-            matched += int(place >= 0)
+            matched += int(rows > 0)
             matches_bytes += bytes_of(entry) - GROUP_BYTES
-            most_rows = max(most_rows, int(entry & MOST_ROWS_OF_A_KEY))
+            most_rows = max(most_rows, rows)
         elif code < lowest:  # the index knows that it does not exist
             at[leaving] = -1
             leaving += 1
