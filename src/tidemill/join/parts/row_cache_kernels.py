@@ -222,11 +222,15 @@ def close_gaps(
 ) -> np.int64:
     """The new end of the arena, after rows without an entry were overwritten by those behind them.
 
-    A row begins with its code, of four bytes if it is short; the rows of a code lie side by side.
+    A row begins with its code, of four bytes if it is short; the rows of a code lie side by side. Slots of rows to come are
+    asked for where all rows are equally long.
     """
-    words = arena.view(np.uint64)
+    words, slots, capacity = arena.view(np.uint64), table.ctypes.data, table.shape[0]
+    ahead = AHEAD * row_size(arena, 0, last_open, fixed_bytes) if last_open < 0 else np.int64(end)
     at = to = np.int64(0)
     while at < end:
+        if at + ahead < end:
+            fetch(slots + ENTRY_WIDTH * home_slot(code_in(words[(at + ahead) >> 3], is_short), capacity))
         slot = _slot_of(table, code_in(words[at >> 3], is_short))
         entry = table[slot, 1]
         size = row_size(arena, at, last_open, fixed_bytes)
