@@ -230,7 +230,8 @@ def close_gaps(
     at = to = np.int64(0)
     while at < end:
         if at + ahead < end:
-            fetch(slots + ENTRY_WIDTH * home_slot(code_in(words[(at + ahead) >> 3], is_short), capacity))
+            home = home_slot(code_in(words[(at + ahead) >> 3], is_short), capacity)
+            fetch(int(slots + ENTRY_WIDTH * home))
         slot = _slot_of(table, code_in(words[at >> 3], is_short))
         entry = table[slot, 1]
         size = row_size(arena, at, last_open, fixed_bytes)
