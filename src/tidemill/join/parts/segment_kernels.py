@@ -7,12 +7,14 @@ a hash table. What was found for a waiting row is noted, so that it is looked fo
 import numpy as np
 from numba import njit, types
 
-from tidemill.join.parts.cell_kernels import INT32S, code_of
+from tidemill.join.parts.cell_kernels import INT32S, STRIDE, code_of, top_of
+from tidemill.join.parts.kept_kernels import slot_address
 from tidemill.join.parts.kernels import Int32s, Int64s, mix
 from tidemill.master.addresses import fetch, load_32
-from tidemill.master.row_kernels import CACHE_LINE_BYTES, READ_INT64S
+from tidemill.master.row_kernels import BYTES, CACHE_LINE_BYTES, READ_INT64S, UInt8s
 
 _LINE_WORDS = CACHE_LINE_BYTES // 8
+_BLOCK = 16  # rows that are looked at together
 
 
 @njit(types.boolean(READ_INT64S, types.int64, types.int64), cache=True)
@@ -106,20 +108,40 @@ def rows_of_code(codes: Int64s, first: int, end: int) -> int:
     return last - first
 
 
+@njit(types.int64(INT32S, types.int64, types.int64, types.int64), cache=True)
+def next_met(met: Int32s, row: int, rows: int, least: int) -> int:
+    """The first row from one on that was met so often, or the number of rows; few are."""
+    while row < rows:
+        if row + _BLOCK <= rows:
+            are_any = 0
+            for k in range(_BLOCK):
+                are_any |= int(met[row + k] >= least)
+            if not are_any:
+                row += _BLOCK
+                continue
+        stop = min(row + _BLOCK, rows)
+        while row < stop and met[row] < least:
+            row += 1
+        if row < stop:
+            return row
+    return rows
+
+
 @njit(
     types.void(
-        types.int64, types.int64, READ_INT64S, types.int64, types.int64, types.int64, READ_INT64S, READ_INT64S,
-        types.int64, types.int64, types.boolean, types.float64, INT32S, INT32S,
+        BYTES, READ_INT64S, READ_INT64S, types.int64, types.int64, types.int64, types.int64, READ_INT64S, READ_INT64S,
+        types.int64, types.int64, types.boolean, types.float64, INT32S, INT32S, types.int64,
     ),
     cache=True,
 )  # fmt: skip
 def count_waiting(
-    top: int,
-    stride: int,
+    memory: UInt8s,
+    state: Int64s,
     shape: Int64s,
     cell: int,
     waiting: int,
     source: int,
+    reach: int,
     codes: Int64s,
     at: Int64s,
     begin: int,
@@ -128,12 +150,15 @@ def count_waiting(
     slope: float,
     slots: Int32s,
     met: Int32s,
+    least: int,
 ) -> None:
     """How many of the rows that wait from a cell on wait for each code.
 
     Where codes rise, `slots` gets the row of each, the first of all that wait last; beyond its end none are noted. A row
-    with more of its code behind it is noted as -2 less itself. What was read is asked for, since another core has it.
+    with more of its code behind it is noted as -2 less itself. What was read is asked for, since another core has it:
+    a master row and what lies `reach` bytes further. So is the slot of a code for which `least` wait: it may turn hot.
     """
+    top, stride = top_of(memory), shape[STRIDE]
     met[: end - begin] = 0
     for row in range(begin, end, _LINE_WORDS):
         fetch(at.ctypes.data + 8 * row)
@@ -144,12 +169,23 @@ def count_waiting(
             has_more = row >= 0 and begin + row + 1 < end and codes[begin + row + 1] == codes[begin + row]
             slots[waiting] = -2 - row if has_more else row
         if row >= 0:
-            if met[row] == 0:
+            times = met[row] + 1
+            met[row] = times
+            if times == 1:
                 place = source + at[begin + row]
                 fetch(place)
-                fetch(place + CACHE_LINE_BYTES)
-            met[row] += 1
+                fetch(place + reach)
+            if times == least:
+                fetch(slot_address(memory, state, codes[begin + row]))
         cell = load_32(top - cell * stride)
 
 
-__all__ = ["are_rising", "count_waiting", "first_row", "index_codes", "rows_of_code", "rows_per_code"]
+__all__ = [
+    "are_rising",
+    "count_waiting",
+    "first_row",
+    "index_codes",
+    "next_met",
+    "rows_of_code",
+    "rows_per_code",
+]

@@ -19,18 +19,19 @@ from tidemill.join.parts.cell_kernels import (
     size_at,
     top_of,
 )
-from tidemill.join.parts.kept_kernels import ENTRY_BYTES, keep, slot_address
+from tidemill.join.parts.kept_kernels import ENTRY_BYTES, keep
 from tidemill.join.parts.kernels import Int32s, Int64s
 from tidemill.join.parts.segment_kernels import (
     are_rising,
     count_waiting,
     first_row,
     index_codes,
+    next_met,
     rows_of_code,
     rows_per_code,
 )
-from tidemill.master.addresses import fetch, load_32, move_bytes, store_32
-from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s
+from tidemill.master.addresses import load_32, move_bytes, store_32
+from tidemill.master.row_kernels import BYTES, CACHE_LINE_BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s
 
 (
     RUN,
@@ -67,16 +68,6 @@ def _least_met(rule: Int64s, waiting_row_bytes: float) -> int:
     while met * waiting_row_bytes <= least_bytes:
         met += 1
     return met
-
-
-@njit(types.void(BYTES, READ_INT64S, READ_INT64S, types.int64, types.int64, INT32S, types.int64), cache=True)
-def _fetch_slots(
-    memory: UInt8s, state: Int64s, codes: Int64s, begin: int, end: int, met: Int32s, least: int
-) -> None:
-    """Ask for the slots of codes that may turn hot: they lie anywhere."""
-    for row in range(end - begin):
-        if met[row] >= least:
-            fetch(slot_address(memory, state, codes[begin + row]))
 
 
 @njit(
@@ -181,6 +172,9 @@ def serve(
     """
     top, source, target = top_of(memory), pages.ctypes.data, staging.ctypes.data
     stride, least_met = shape[cells.STRIDE], _least_met(rule, worth[0])
+    reach_bytes = CACHE_LINE_BYTES
+    if rule[MASTER_OPEN] < 0:
+        reach_bytes = max(1, rule[MASTER_FIXED]) - 1
     are_equal = shape[cells.LAST_OPEN] < 0 and rule[MASTER_OPEN] < 0
     is_plain = are_equal and rule[PER_MATCH] and rule[COPIES] and rule[IS_LAST]
     while cursor[RUN] < len(segments):
@@ -196,18 +190,18 @@ def serve(
             if rule[ADMITS]:
                 if not cursor[WANTS_ROOM]:  # or they were counted before
                     count_waiting(
-                        top, stride, shape, int(head[segment]), int(count[segment]), source, codes, at, begin, end,
-                        is_rising, slope, slots, met,
+                        memory, state, shape, int(head[segment]), int(count[segment]), source, reach_bytes, codes, at,
+                        begin, end, is_rising, slope, slots, met, least_met,
                     )  # fmt: skip
                     cursor[IS_NOTED] = int(is_rising)
-                    _fetch_slots(memory, state, codes, begin, end, met, least_met)
-                for row in range(end - begin):
-                    if met[row] >= least_met:
-                        keep(
-                            memory, state, pages, at, begin + row, rows_of_code(codes, begin + row, end),
-                            codes[begin + row], rule[MASTER_OPEN], rule[MASTER_FIXED], met[row] * worth[0],
-                            met[row] * worth[1], rule[KEEPS_ROWS] != 0,
-                        )  # fmt: skip
+                row = next_met(met, 0, end - begin, least_met)
+                while row < end - begin:
+                    keep(
+                        memory, state, pages, at, begin + row, rows_of_code(codes, begin + row, end),
+                        codes[begin + row], rule[MASTER_OPEN], rule[MASTER_FIXED], met[row] * worth[0],
+                        met[row] * worth[1], rule[KEEPS_ROWS] != 0,
+                    )  # fmt: skip
+                    row = next_met(met, row + 1, end - begin, least_met)
                 if (
                     state[cells.WANTED_KEYS] and not cursor[WANTS_ROOM]
                 ):  # once: the same keys are met again with more room
