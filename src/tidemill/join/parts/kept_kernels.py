@@ -26,7 +26,7 @@ from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, 
 ENTRY_BYTES = 16
 MOST_ROWS_OF_A_KEY = 2**16 - 1
 _MOST_HITS = 2**16 - 1
-_BLOCK = 64
+_AHEAD = 32  # codes
 _READ_BOOLS = types.Array(types.boolean, 1, "C", readonly=True)
 
 
@@ -71,22 +71,30 @@ def _entry(place: int, rows: int, hits: int) -> int:
 def probe(memory: UInt8s, state: Int64s, codes: Int64s, present: Bools, at: Int64s, rows: Int64s) -> None:
     """Where the rows of each code begin, and how many there are: -1 for a miss, 0 where no code is present.
 
-    Slots, then rows, are asked for a block ahead, so that the processor waits for many of them at a time.
+    Slots are asked for some codes ahead, so that the processor waits for many of them at a time; `at` has them meanwhile.
     """
-    base, capacity = memory.ctypes.data, state[CAPACITY]
-    for begin in range(0, len(codes), _BLOCK):
-        end = min(begin + _BLOCK, len(codes))
-        for i in range(begin, end):
-            fetch(base + int(home_slot(codes[i], capacity)) * ENTRY_BYTES)
-        for i in range(begin, end):
-            at[i], rows[i] = -1, -1 if present[i] else 0
-            if not present[i]:
-                continue
-            slot = _slot_of(base, capacity, codes[i])
+    base, capacity, count = memory.ctypes.data, state[CAPACITY], len(codes)
+    first, end = capacity * ENTRY_BYTES, base + capacity * ENTRY_BYTES
+    for i in range(-_AHEAD, count):
+        if i + _AHEAD < count:
+            slot = base + int(home_slot(codes[i + _AHEAD], capacity)) * ENTRY_BYTES
+            at[i + _AHEAD] = slot
+            fetch(slot)
+        if i < 0:
+            continue
+        slot, code = at[i], codes[i]
+        at[i], rows[i] = -1, -1 if present[i] else 0
+        if not present[i]:
+            continue
+        entry = load_64(slot + 8)
+        while entry != 0 and load_64(slot) != code:
+            slot += ENTRY_BYTES
+            if slot == end:
+                slot = base
             entry = load_64(slot + 8)
-            if entry != 0:
-                at[i], rows[i] = capacity * ENTRY_BYTES + _place_in(entry), _rows_in(entry)
-                store_64(slot + 8, entry + (1 if entry & _MOST_HITS < _MOST_HITS else 0))
+        if entry != 0:
+            at[i], rows[i] = first + _place_in(entry), _rows_in(entry)
+            store_64(slot + 8, entry + (1 if entry & _MOST_HITS < _MOST_HITS else 0))
 
 
 @njit(

@@ -60,7 +60,7 @@ class Rounds:
         least_bytes = stream.layout.least_row_bytes + layout.least_row_bytes
         self._grow_staging(staging_bytes * least_bytes // (least_bytes + layout.grows_bytes))
         self._slots, self._met = np.zeros(2, dtype=np.int32), np.zeros(1, dtype=np.int32)
-        self._cursor = np.zeros(11, dtype=np.int64)
+        self._cursor = np.zeros(12, dtype=np.int64)
         self.forget()
 
     def forget(self) -> None:
@@ -136,7 +136,7 @@ class Rounds:
         is_whole = read.begins_segment and not pages_behind
         self.read, self._rows, self.pages_behind = read, rows, pages_behind
         self._rule[kernels.ADMITS], self._rule[kernels.IS_LAST] = is_whole, pages_behind == 0
-        self._cursor[: kernels.NEXT_MATCH + 1] = self._cursor[kernels.WANTS_ROOM] = 0
+        self._cursor[: kernels.NEXT_MATCH + 1] = self._cursor[kernels.WANTS_ROOM :] = 0
         most_rows = int(np.diff(read.first_row).max())
         if most_rows > len(self._met):
             self._met = np.zeros(most_rows, dtype=np.int32)

@@ -19,9 +19,18 @@ from tidemill.join.parts.cell_kernels import (
     size_at,
     top_of,
 )
-from tidemill.join.parts.kept_kernels import keep, slot_address
-from tidemill.join.parts.kernels import Int32s, Int64s, mix
-from tidemill.master.addresses import fetch, load_32, move_bytes, store_32
+from tidemill.join.parts.kept_kernels import ENTRY_BYTES, keep
+from tidemill.join.parts.kernels import Int32s, Int64s
+from tidemill.join.parts.segment_kernels import (
+    are_rising,
+    count_waiting,
+    first_row,
+    index_codes,
+    next_met,
+    rows_of_code,
+    rows_per_code,
+)
+from tidemill.master.addresses import load_32, move_bytes, store_32
 from tidemill.master.row_kernels import BYTES, CACHE_LINE_BYTES, INT64S, READ_BYTES, READ_INT64S, UInt8s
 
 (
@@ -36,10 +45,12 @@ from tidemill.master.row_kernels import BYTES, CACHE_LINE_BYTES, INT64S, READ_BY
     UNMATCHED,
     TOO_WIDE,
     WANTS_ROOM,
-) = range(11)
+    IS_NOTED,
+) = range(12)
 """Places in a cursor: which segment of those read, whether it was begun, its rows that are left, the match of the first
 that is next; pairs made, bytes that they will take, end of the staging area; rows that finished; bytes of a pair that
-is wider than the whole staging area; whether keys that should turn hot asked for more room."""
+is wider than the whole staging area; whether keys that should turn hot asked for more room; whether it was noted for each
+row that waits where its match lies."""
 PER_MATCH, IF_MATCHED, IF_NOT, COPIES, KEEPS_ROWS, ADMITS, IS_LAST, MASTER_OPEN, MASTER_FIXED = range(9)
 """Places in a rule: pairs for each match, once if there is one, once if there is none; whether matches are copied, hot
 rows hold rows, codes may turn hot, no pages follow in which rows could match; and what tells the size of a master row."""
@@ -47,87 +58,79 @@ PAIR_BYTES = 8 + 8 + 8
 _FLOATS = types.Array(types.float64, 1, "C", readonly=True)
 
 
-@njit(types.void(READ_INT64S, types.int64, types.int64, INT32S, types.int64), cache=True, inline="always")
-def _index_codes(codes: Int64s, begin: int, end: int, slots: Int32s, capacity: int) -> None:
-    """A hash table of rows with which a code begins; rows of a code are neighbours, in whatever order codes come."""
-    slots[:capacity] = 0
-    for row in range(begin, end):
-        if row > begin and codes[row] == codes[row - 1]:
-            continue
-        slot = int(mix(codes[row])) & (capacity - 1)
-        while slots[slot]:
-            slot = (slot + 1) & (capacity - 1)
-        slots[slot] = row - begin + 1
-
-
-@njit(types.int64(READ_INT64S, types.int64, INT32S, types.int64, types.int64), cache=True, inline="always")
-def _first_row(codes: Int64s, begin: int, slots: Int32s, capacity: int, code: int) -> int:
-    """Row with which a code begins, counted from `begin`, or -1."""
-    slot = int(mix(code)) & (capacity - 1)
-    while slots[slot] and codes[begin + slots[slot] - 1] != code:
-        slot = (slot + 1) & (capacity - 1)
-    return int(slots[slot]) - 1
-
-
-@njit(types.int64(READ_INT64S, types.int64, types.int64), cache=True, inline="always")
-def _rows_of_code(codes: Int64s, first: int, end: int) -> int:
-    last = first
-    while last < end and codes[last] == codes[first]:
-        last += 1
-    return last - first
+@njit(types.int64(READ_INT64S, types.float64), cache=True, inline="always")
+def _least_met(rule: Int64s, waiting_row_bytes: float) -> int:
+    """How many must wait for a code before it can turn hot: with fewer, they take no more than an entry and one row."""
+    least_bytes = ENTRY_BYTES
+    if rule[KEEPS_ROWS] and rule[MASTER_OPEN] < 0:
+        least_bytes += size_at(0, rule[MASTER_OPEN], rule[MASTER_FIXED])
+    met = 1
+    while met * waiting_row_bytes <= least_bytes:
+        met += 1
+    return met
 
 
 @njit(
     types.void(
-        types.int64, types.int64, READ_INT64S, types.int64, types.int64, READ_INT64S, READ_INT64S, types.int64,
-        types.int64, INT32S, types.int64, INT32S,
+        types.int64, INT64S, READ_INT64S, INT32S, INT32S, types.int64, types.int64, READ_INT64S, types.int64, INT32S,
+        READ_INT64S, BYTES, INT64S, INT64S, INT64S, INT64S,
     ),
     cache=True,
 )  # fmt: skip
-def _count_waiting(
+def _leave_with_one(
     top: int,
-    stride: int,
+    state: Int64s,
     shape: Int64s,
-    cell: int,
+    head: Int32s,
+    count: Int32s,
+    segment: int,
     source: int,
-    codes: Int64s,
     at: Int64s,
     begin: int,
-    end: int,
-    slots: Int32s,
-    capacity: int,
-    met: Int32s,
+    found: Int32s,
+    rule: Int64s,
+    staging: UInt8s,
+    cursor: Int64s,
+    pair_stream: Int64s,
+    pair_master: Int64s,
+    pair_cell: Int64s,
 ) -> None:
-    """How many rows from a cell on wait for each code; what was read for them is asked for, since it comes from elsewhere."""
-    met[: end - begin] = 0
-    while cell:
-        row = _first_row(codes, begin, slots, capacity, code_of(top, cell, shape))
-        if row >= 0:
-            if met[row] == 0:
-                fetch(source + at[begin + row])
-                fetch(source + at[begin + row] + CACHE_LINE_BYTES)
-            met[row] += 1
-        cell = load_32(top - cell * stride)
-
-
-@njit(
-    types.void(BYTES, READ_INT64S, READ_INT64S, types.int64, types.int64, INT32S, types.float64, types.int64),
-    cache=True,
-)
-def _fetch_slots(
-    memory: UInt8s,
-    state: Int64s,
-    codes: Int64s,
-    begin: int,
-    end: int,
-    met: Int32s,
-    waiting_row_bytes: float,
-    fixed_bytes: int,
-) -> None:
-    """Ask for the slots of codes that may turn hot: they lie anywhere."""
-    for row in range(end - begin):
-        if met[row] * waiting_row_bytes > fixed_bytes:
-            fetch(slot_address(memory, state, codes[begin + row]))
+    """Let rows leave until one has not one match, as was noted, or there is no room: rows of fixed length, all in pairs."""
+    stride, skipped = shape[cells.STRIDE], cells.HEADER_BYTES + shape[cells.CODE_BYTES]
+    stream_size = size_at(0, shape[cells.LAST_OPEN], shape[cells.FIXED])
+    master_size = size_at(0, rule[MASTER_OPEN], rule[MASTER_FIXED])
+    output, target = stream_size + master_size + PAIR_BYTES, staging.ctypes.data
+    pair, staged, left, cell = cursor[PAIRS], cursor[STAGED], cursor[ROWS_LEFT], int(head[segment])
+    most = min(
+        left,
+        len(pair_stream) - pair,
+        (len(staging) - staged) // (stream_size + master_size),
+        (len(staging) - cursor[OUTPUT_BYTES]) // output,
+    )
+    done = 0
+    while done < most and left - done <= len(found):
+        row = int(found[left - done - 1])
+        if row < 0:
+            break
+        address = top - cell * stride
+        following = load_32(address)
+        move_bytes(target + staged, address + skipped, stream_size)
+        pair_stream[pair + done], pair_cell[pair + done] = staged, cell
+        staged += stream_size
+        move_bytes(target + staged, source + at[begin + row], master_size)
+        pair_master[pair + done] = staged
+        staged += master_size
+        release(top, state, stride, cell)
+        cell = following
+        done += 1
+    cursor[PAIRS] += done
+    cursor[OUTPUT_BYTES] += done * output
+    cursor[STAGED] = staged
+    cursor[ROWS_LEFT] -= done
+    cursor[MATCHED] += done
+    head[segment] = cell
+    count[segment] -= done
+    state[cells.ROWS] -= done
 
 
 @njit(
@@ -146,7 +149,7 @@ def serve(
     count: Int32s,
     reach: Int32s,
     segments: Int64s,
-    first_row: Int64s,
+    first_row_of: Int64s,
     pages: UInt8s,
     codes: Int64s,
     at: Int64s,
@@ -162,55 +165,60 @@ def serve(
 ) -> None:
     """Go on from the cursor until all segments are served or the staging area is full.
 
-    `segments` are those read, `first_row` says with which row of `codes` and `at` each begins, and `pages` has the rows.
-    `slots` is room for a hash table of the codes of a segment, a power of two and twice its rows or more, `met` for a
-    count of each. `worth` has the bytes of a waiting row, and the hits that are as good as one. Pairs get places in the
+    `segments` are those read, `first_row_of` says with which row of `codes` and `at` each begins, and `pages` has the rows.
+    `slots` is room for a hash table of the codes of a segment, a power of two and twice its rows or more, or for notes;
+    `met` for a count of each. `worth` has the bytes of a waiting row, and the hits that are as good as one. Pairs get places in the
     staging area, -1 for no match, and the cell of the stream row, minus it where the row had a pair before.
     """
     top, source, target = top_of(memory), pages.ctypes.data, staging.ctypes.data
-    stride, capacity = shape[cells.STRIDE], len(slots)
+    stride, least_met = shape[cells.STRIDE], _least_met(rule, worth[0])
+    reach_bytes = CACHE_LINE_BYTES
+    if rule[MASTER_OPEN] < 0:
+        reach_bytes = max(1, rule[MASTER_FIXED]) - 1
+    are_equal = shape[cells.LAST_OPEN] < 0 and rule[MASTER_OPEN] < 0
+    is_plain = are_equal and rule[PER_MATCH] and rule[COPIES] and rule[IS_LAST]
     while cursor[RUN] < len(segments):
         segment = segments[cursor[RUN]]
-        begin, end = first_row[cursor[RUN]], first_row[cursor[RUN] + 1]
-        if not cursor[WANTS_ROOM]:
-            _index_codes(codes, begin, end, slots, capacity)
+        begin, end = first_row_of[cursor[RUN]], first_row_of[cursor[RUN] + 1]
+        is_rising = are_rising(codes, begin, end)
+        slope = rows_per_code(codes, begin, end)
+        if not is_rising and not cursor[WANTS_ROOM]:
+            index_codes(codes, begin, end, slots)
         if not cursor[IS_BEGUN]:
             cursor[IS_BEGUN] = 1
             cursor[ROWS_LEFT] = count[segment]
             if rule[ADMITS]:
                 if not cursor[WANTS_ROOM]:  # or they were counted before
-                    _count_waiting(
-                        top,
-                        stride,
-                        shape,
-                        int(head[segment]),
-                        source,
-                        codes,
-                        at,
-                        begin,
-                        end,
-                        slots,
-                        capacity,
-                        met,
-                    )
-                    _fetch_slots(memory, state, codes, begin, end, met, worth[0], rule[MASTER_FIXED])
-                for row in range(end - begin):
-                    if met[row]:
-                        keep(
-                            memory, state, pages, at, begin + row, _rows_of_code(codes, begin + row, end),
-                            codes[begin + row], rule[MASTER_OPEN], rule[MASTER_FIXED], met[row] * worth[0],
-                            met[row] * worth[1], rule[KEEPS_ROWS] != 0,
-                        )  # fmt: skip
+                    count_waiting(
+                        memory, state, shape, int(head[segment]), int(count[segment]), source, reach_bytes, codes, at,
+                        begin, end, is_rising, slope, slots, met, least_met,
+                    )  # fmt: skip
+                    cursor[IS_NOTED] = int(is_rising)
+                row = next_met(met, 0, end - begin, least_met)
+                while row < end - begin:
+                    keep(
+                        memory, state, pages, at, begin + row, rows_of_code(codes, begin + row, end),
+                        codes[begin + row], rule[MASTER_OPEN], rule[MASTER_FIXED], met[row] * worth[0],
+                        met[row] * worth[1], rule[KEEPS_ROWS] != 0,
+                    )  # fmt: skip
+                    row = next_met(met, row + 1, end - begin, least_met)
                 if (
                     state[cells.WANTED_KEYS] and not cursor[WANTS_ROOM]
                 ):  # once: the same keys are met again with more room
                     cursor[WANTS_ROOM], cursor[IS_BEGUN] = 1, 0
                     return
         while cursor[ROWS_LEFT]:
+            if is_plain and cursor[IS_NOTED] and not cursor[NEXT_MATCH]:
+                _leave_with_one(
+                    top, state, shape, head, count, segment, source, at, begin, slots, rule, staging, cursor,
+                    pair_stream, pair_master, pair_cell,
+                )  # fmt: skip
+                if not cursor[ROWS_LEFT]:
+                    break
             cell = int(head[segment])
             address = top - cell * stride
-            first = _first_row(codes, begin, slots, capacity, code_of(top, cell, shape))
-            matches = _rows_of_code(codes, begin + first, end) if first >= 0 else 0
+            first = first_row(codes, begin, end, is_rising, slope, slots, code_of(top, cell, shape))
+            matches = rows_of_code(codes, begin + first, end) if first >= 0 else 0
             had_match = matches > 0 or is_marked(address)
             if matches and rule[PER_MATCH]:
                 wanted = matches
@@ -275,7 +283,7 @@ def serve(
         if count[segment] == 0:
             head[segment] = tail[segment] = reach[segment] = 0
         cursor[RUN] += 1
-        cursor[IS_BEGUN] = cursor[WANTS_ROOM] = 0
+        cursor[IS_BEGUN] = cursor[WANTS_ROOM] = cursor[IS_NOTED] = 0
 
 
 __all__ = [
@@ -285,6 +293,7 @@ __all__ = [
     "IF_NOT",
     "IS_BEGUN",
     "IS_LAST",
+    "IS_NOTED",
     "KEEPS_ROWS",
     "MASTER_FIXED",
     "MASTER_OPEN",

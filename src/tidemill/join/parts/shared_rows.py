@@ -256,11 +256,10 @@ class SharedRows:
 
         Where hot rows themselves move, `before_move` is called first.
         """
-        capacity, entries, hot_bytes = (
-            int(n) for n in self.state[[cells.CAPACITY, cells.ENTRIES, cells.HOT_BYTES]]
-        )
-        wanted_bytes, wanted_keys = (int(n) for n in self.state[[cells.WANTED_BYTES, cells.WANTED_KEYS]])
-        self.state[[cells.WANTED_BYTES, cells.WANTED_KEYS]] = 0
+        state = self.state.tolist()
+        capacity, entries, hot_bytes = state[cells.CAPACITY], state[cells.ENTRIES], state[cells.HOT_BYTES]
+        wanted_bytes, wanted_keys = state[cells.WANTED_BYTES], state[cells.WANTED_KEYS]
+        self.state[cells.WANTED_BYTES] = self.state[cells.WANTED_KEYS] = 0
         slots = capacity
         if kept.is_crowded(entries + wanted_keys, capacity):
             slots = max(capacity * 3 // 2, (entries + wanted_keys) * 3 // 2) + 1
