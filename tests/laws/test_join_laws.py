@@ -160,6 +160,9 @@ HOT = Case(
     drains=True,
 )
 
+# Rows that leave one after the other from reads of one step, with memory for the first of them.
+ONE_BY_ONE = Case("unique", [0, 2], [], "inner", "ample", 2, tight_output=True)
+
 
 @FITTING
 @example(case=SHARED_PAGE)
@@ -193,6 +196,7 @@ def test_each_row_has_one_fate_after_every_step(
 
 @FITTING
 @example(case=HOT)
+@example(case=ONE_BY_ONE)
 @given(case=cases())
 def test_memory_in_use_stays_inside_its_reservations(
     name: str, masters: dict[str, MasterData], case: Case

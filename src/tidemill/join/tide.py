@@ -137,7 +137,7 @@ class TideJoin(ProbeJoin):
 
     def step(self) -> StepReport:
         tally = StepTally(rows_in=self._rows_in)
-        self._rows_in = self._output_bytes = self._hits_given_bytes = 0
+        self._rows_in = self._output_bytes = self._hits_given_bytes = self._served_given_bytes = 0
         pages_before, bytes_before = self._master.pages_read, self._master.bytes_read
         self._see_off(self._departures.done(), tally)
         has_left = self._leaving is not None and self._let_leave(self._leaving, tally)

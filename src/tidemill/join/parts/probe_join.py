@@ -369,6 +369,7 @@ class ProbeJoin(SplitJoin):
                 self._arrivals.let_go()
             else:
                 self._output_bytes += departure.output_bytes
+                self._served_given_bytes += departure.output_bytes
                 count_fates(
                     self.plan, departure.matched, departure.rows - departure.matched, "disk_matches", tally
                 )

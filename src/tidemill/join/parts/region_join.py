@@ -71,7 +71,7 @@ class RegionJoin(ServedJoin):
         # Rows served by a read and hits may leave in the same step: each kind has its own.
         self._memory = Recycled(len(self._staging))
         self._hits_memory = Recycled(sizes.output_bytes - 2 * len(self._staging))
-        self._output_bytes = 0
+        self._output_bytes = self._served_given_bytes = 0
         self._freed = Freed(sizes.total_bytes // 2)
         self._board = board
         self._hand = 0
@@ -133,7 +133,8 @@ class RegionJoin(ServedJoin):
     def _serve(self, tally: StepTally) -> None:
         """Match what was read, read after read, until output is full or the pages of a step are used up."""
         pages = departing_bytes = 0
-        filled = np.zeros(2, dtype=np.int64)
+        # What left in this step takes its memory until the step is over.
+        filled = np.array([self._served_given_bytes, 0], dtype=np.int64)
         leaving: list[Part] = []
         while self._read_ahead():
             service = self._services[0]
@@ -171,7 +172,7 @@ class RegionJoin(ServedJoin):
                 break
         with tally.timed("assemble"):
             self._put_out_served(leaving, self._staging, tally)
-        self._output_bytes += int(filled[0]) - departing_bytes
+        self._output_bytes += int(filled[0]) - self._served_given_bytes - departing_bytes
 
     def _end_piece(self, service: Service) -> None:
         if service.is_last_piece:
