@@ -152,7 +152,12 @@ class RegionJoin(ServedJoin):
             with tally.timed("stage"):
                 leaves_alone = len(service.slots) - service.next_row >= _ENOUGH_ROWS
                 begin = service.next_row
-                part = self._stage(service, _NO_STAGING if leaves_alone else self._staging, filled)
+                limit_bytes = len(self._staging)
+                if leaves_alone and self._aside.is_worth(len(service.slots)):
+                    # Half of it, since the other half is that of rows that another core put together before.
+                    limit_bytes = min(limit_bytes, self._served_given_bytes + limit_bytes // 2)
+                staging = _NO_STAGING if leaves_alone else self._staging
+                part = self._stage(service, staging, filled, limit_bytes)
             finished = slice(begin, service.next_row)
             if leaves_alone and self._may_depart(service, part):
                 departing_bytes += self._depart_served(service, part, finished)

@@ -40,12 +40,12 @@ class ServedJoin(SemiStreamJoin):
     _staging: UInt8s
     _waiting_row_bytes: int
 
-    def _stage(self, service: Service, staging: UInt8s, filled: Int64s) -> Part:
-        """Rows with their matches as they were staged."""
+    def _stage(self, service: Service, staging: UInt8s, filled: Int64s, limit_bytes: int) -> Part:
+        """Rows with their matches as they were staged, as far as the output stays within so many bytes."""
         before = int(filled[0])
         sizes = self._room.sizes(service.slots) + self._layout.grows_bytes
         self._waiting_row_bytes = int(sizes[0]) if len(sizes) else 0
-        rows, at = service.stage(self._pairs_per, self._layout, staging, len(self._staging), filled, sizes)
+        rows, at = service.stage(self._pairs_per, self._layout, staging, limit_bytes, filled, sizes)
         rows_bytes = int(filled[0]) - before - len(rows) * (self._waiting_row_bytes + PAIR_WORK_BYTES)
         matched = None if self._copies else (service.matches + service.given)[rows] > 0
         return Part(service.slots[rows], at, matched, rows_bytes)
