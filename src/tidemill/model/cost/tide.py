@@ -225,9 +225,8 @@ def _popularity(keys: int, exponent: float) -> Popularity:
 
 def _stored_row_bytes(workload: Workload) -> int:
     """Of a master row in one piece, a multiple of eight; of columns, with the bits that rows have."""
-    if (
-        workload.page_rows is not None
-    ):  # an open store tells the bytes of its rows, and packed ones may have no bits
+    if workload.page_rows is not None:
+        # An open store tells the bytes of its rows, and packed ones may have no bits.
         return -(-workload.master_row_bytes // 8) * 8
     return (workload.master_row_bytes // 8 + 1) * 8
 
