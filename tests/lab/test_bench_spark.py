@@ -172,6 +172,20 @@ def test_a_run_goes_on_where_it_was_interrupted(
     assert all((c, 0) in KeptCells(file) for c in options.cells())
 
 
+def test_the_median_of_several_runs_stands(data: SparkData, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter([10.0, 90.0, 30.0, 70.0, 20.0, 80.0])  # whole sets one after the other
+
+    def measured(cells: list[SparkCell], ended: Any) -> None:
+        for c in cells:
+            ended(c, result(c, {"rows_per_s": next(told), "same_rows": True}))
+
+    monkeypatch.setattr(spark_bench, "measure", measured)
+    options = SparkOptions(("ceiling", "tide"), (BATCH_ROWS,), (0.1,), ROWS, data.folder, 1, repeat=3)
+    results = run_spark_bench(options, quiet)
+    assert [(r["contender"], r["rows_per_s"]) for r in results] == [("ceiling", 20.0), ("tide", 80.0)]
+    assert results[0]["rows_per_s_of_runs"] == [10.0, 30.0, 20.0]
+
+
 @pytest.mark.parametrize(
     ("found", "error"),
     [

@@ -25,6 +25,7 @@ def spark(
     cores: Annotated[
         int | None, typer.Option(help="Pin everything to so many cores; all when left out.", min=1)
     ] = None,
+    repeat: Annotated[int, typer.Option(help="Runs of each cell; the median counts.", min=1)] = 1,
     data: Annotated[Path, typer.Option("--data", help="Folder of the generated data.")] = Path(
         "tidemill-bench-spark"
     ),
@@ -54,6 +55,7 @@ def spark(
         seed=seed,
         seconds=seconds,
         cores=cores,
+        repeat=repeat,
     )
     bench_spark(options, json_file, plot, resume)
 

@@ -6,8 +6,6 @@ it takes to fill them. One that keeps it holds twice of what is in use.
 
 import threading
 import weakref
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -16,6 +14,20 @@ UInt8s = npt.NDArray[np.uint8]
 
 _UNIT_BYTES = 64 * 1024
 _ALIGNMENT_BYTES = 4096
+
+
+class MemoryBlock:
+    """A piece of memory with all that is asked of it again and again: numpy takes a microsecond for an address."""
+
+    __slots__ = ("address", "bytes", "first_word", "size_bytes")
+
+    def __init__(self, size_bytes: int) -> None:
+        whole: UInt8s = np.empty(size_bytes, dtype=np.uint8)
+        self.size_bytes = size_bytes
+        self.bytes: UInt8s = whole[-whole.ctypes.data % _ALIGNMENT_BYTES :]
+        """From a multiple of 4,096 on."""
+        self.address = self.bytes.ctypes.data
+        self.first_word: npt.NDArray[np.int64] = self.bytes[:8].view(np.int64)
 
 
 class Recycled:
@@ -33,53 +45,55 @@ class Recycled:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._free: list[UInt8s] = []
+        self._free: list[MemoryBlock] = []
         self._used_bytes = 0
         self._lock = threading.RLock()
 
     def array(self, size_bytes: int) -> UInt8s:
         """Bytes at a multiple of 4,096; their block is free again when nobody refers to them."""
-        block, lent = self.lend(size_bytes)
+        block = self.lend(size_bytes)
+        # An object of its own, to which parts of it refer: the block itself stays with this list.
+        lent: UInt8s = np.frombuffer(block.bytes.data, np.uint8, size_bytes)
         weakref.finalize(lent, self.take_back, block).atexit = False
         return lent
 
-    def lend(self, size_bytes: int) -> tuple[UInt8s, UInt8s]:
-        """A block for `take_back`, and the bytes at a multiple of 4,096 in it."""
+    def lend(self, size_bytes: int) -> MemoryBlock:
+        """A block with room for so many bytes, until `take_back`."""
         with self._lock:
             block = self._fitting(size_bytes)
-            self._used_bytes += len(block)
-        skipped = -block.ctypes.data % _ALIGNMENT_BYTES
-        # An object of its own: the block itself stays with this list.
-        lent: Any = np.frombuffer(block.data, np.uint8, size_bytes, skipped)
-        return block, lent
+            self._used_bytes += block.size_bytes
+        return block
 
     def buffer(self, size_bytes: int) -> tuple[UInt8s, pa.Buffer]:
         """The same, to write to, and as Arrow wants it."""
         lent = self.array(size_bytes)
         return lent, pa.py_buffer(lent.data)
 
-    def _fitting(self, size_bytes: int) -> UInt8s:
-        wanted = -(-(size_bytes + _ALIGNMENT_BYTES) // _UNIT_BYTES) * _UNIT_BYTES
-        fitting = [block for block in self._free if len(block) >= wanted]
-        if fitting:
-            best = min(fitting, key=len)
-            # By identity: a collection may have given blocks back, or let some go, since they were looked at.
-            for number, block in enumerate(self._free):
-                if block is best:
-                    return self._free.pop(number)
+    def _fitting(self, size_bytes: int) -> MemoryBlock:
+        # Sizes that differ little take blocks of one size, or each would need a new one.
+        unit = max(_UNIT_BYTES, 1 << max(0, size_bytes.bit_length() - 4))
+        wanted = -(-(size_bytes + _ALIGNMENT_BYTES) // unit) * unit
+        best = None
+        for block in self._free:
+            if block.size_bytes >= wanted and (best is None or block.size_bytes < best.size_bytes):
+                best = block
+        # A collection may have given blocks back, or let some go, since they were looked at.
+        if best is not None and best in self._free:
+            self._free.remove(best)
+            return best
         self._keep_below(self._limit_bytes - self._used_bytes - wanted)
-        return np.empty(wanted, dtype=np.uint8)
+        return MemoryBlock(wanted)
 
-    def take_back(self, block: UInt8s) -> None:
+    def take_back(self, block: MemoryBlock) -> None:
         """Nobody refers to a block any more."""
         with self._lock:
-            self._used_bytes -= len(block)
+            self._used_bytes -= block.size_bytes
             self._free.append(block)
             self._keep_below(self._limit_bytes - self._used_bytes)
 
     def _keep_below(self, most_bytes: int) -> None:
-        while self._free and sum(map(len, self._free)) > most_bytes:
+        while self._free and sum(block.size_bytes for block in self._free) > most_bytes:
             self._free.pop(0)
 
 
-__all__ = ["Recycled"]
+__all__ = ["MemoryBlock", "Recycled"]

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from tidemill.core.errors import BudgetError
 from tidemill.core.units import format_bytes
+from tidemill.join.parts.row_taker import fixed_width
 from tidemill.join.protocol import SemiStreamJoin, StepReport
 
 
@@ -21,9 +22,9 @@ def drive(
             may wait across micro-batches.
     """
     for batch in batches:
-        rest = batch
+        rest, equal_bytes = batch, _equal_row_bytes(batch)
         while rest.num_rows:
-            piece = _fitting(join, rest)
+            piece = _fitting(join, rest, equal_bytes)
             if piece.num_rows:
                 join.offer(piece)
                 rest = rest.slice(piece.num_rows)
@@ -35,16 +36,24 @@ def drive(
     yield from join.drain()
 
 
-def _fitting(join: SemiStreamJoin, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _fitting(join: SemiStreamJoin, batch: pa.RecordBatch, equal_bytes: int | None) -> pa.RecordBatch:
     """The longest start of the batch that surely fits; halved while its own rows are wider than the average."""
     if join.room(1) == 0:  # asked first: the size of a cut batch costs more than the answer
         return batch.slice(0, 0)
-    rows = min(batch.num_rows, join.room(_row_bytes(batch)))
+    rows = min(batch.num_rows, join.room(equal_bytes or _row_bytes(batch)))
     piece = batch.slice(0, rows)
-    while rows and rows > join.room(_row_bytes(piece)):
+    while equal_bytes is None and rows and rows > join.room(_row_bytes(piece)):
         rows //= 2
         piece = batch.slice(0, rows)
     return piece
+
+
+def _equal_row_bytes(batch: pa.RecordBatch) -> int | None:
+    """Of each row, where all are equally long and any part takes as much for each: Arrow needs 10 us to add it up."""
+    has_bits = any(column.buffers()[0] is not None for column in batch.columns)
+    if not batch.num_rows or has_bits or not all(fixed_width(field.type) for field in batch.schema):
+        return None
+    return _row_bytes(batch)
 
 
 def _row_bytes(batch: pa.RecordBatch) -> int:

@@ -7,7 +7,7 @@ import pyarrow as pa
 from tidemill.core.errors import StoreError
 from tidemill.core.memory import MemoryBudget
 from tidemill.join.output import OutputPlan
-from tidemill.join.parts.arrivals import Arrivals
+from tidemill.join.parts.arrivals import MET_WORK_BYTES, WORK_BYTES_PER_ROW, Arrivals
 from tidemill.join.parts.aside import Aside
 from tidemill.join.parts.frequency import FrequencySketch
 from tidemill.join.parts.front import Front
@@ -81,11 +81,18 @@ class TideJoin(ProbeJoin):
         self._begin_split(hot)
         self._aside = Aside(may_use_another_core=hot is None)  # whoever shares hot rows shares cores too
         # One is probed while another leaves, if there is memory for pieces that are worth it.
-        piece = Arrivals(self.sizes.arrivals_bytes, plan.stream_row_bytes, in_pieces=True).piece_rows
-        self._in_pieces = self._aside.is_worth(piece)
+        arrivals = Arrivals(self.sizes.arrivals_bytes, plan.stream_row_bytes, in_pieces=True)
+        self._in_pieces = self._aside.is_worth(arrivals.piece_rows)
         self._clear()
+        # Less work space for longer pieces, if all of such a piece can leave at once.
+        arrivals.work_bytes = MET_WORK_BYTES
+        fits = (
+            self._in_pieces
+            and arrivals.piece_rows * (self._hot_row_bytes + self._pair_bytes) <= self._hits_bytes
+        )
+        self._met_work_bytes = MET_WORK_BYTES if fits else WORK_BYTES_PER_ROW
         # Held by the sketch: it only makes the join faster, as hot rows do.
-        self._sketch = FrequencySketch(self.sizes.sketch_bytes)
+        self._sketch = FrequencySketch(self.sizes.sketch_bytes, is_short=True)
         self._taker = RowTaker(plan.stream_schema)
         self._has_single_rows = may_meet(master, plan)
         self._miss_share = 1.0

@@ -1,6 +1,5 @@
 """`tidemill bench joins`: every join and every peer over skews and memory shares, beside a bound."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -14,7 +13,7 @@ from tidemill.lab.bound_cell import ASSEMBLY
 from tidemill.lab.device import DeviceCurve, measure_device
 from tidemill.lab.join_cell import CellSpec
 from tidemill.lab.join_data import JoinData, Progress
-from tidemill.lab.kept_cells import KeptCells
+from tidemill.lab.kept_cells import KeptCells, median_run
 from tidemill.lab.measure import measure
 from tidemill.lab.peers import PEERS, WITHOUT_BUDGET
 
@@ -100,7 +99,7 @@ def run_bench(
         if (cell, run) not in kept:
             kept.keep(cell, run, measure(cell))
     runs = {cell: [kept[cell, run] for run in range(options.repeat)] for cell in cells}
-    results = [_median(found) for cell, found in runs.items() if cell.contender != ASSEMBLY]
+    results = [median_run(found) for cell, found in runs.items() if cell.contender != ASSEMBLY]
     results += _at_other_shares(results, options.memory_shares)
     progress("measuring the disk", 1.0)
     return results + _add_bounds(options, results, runs, measure_device(options.data.parquet))
@@ -113,16 +112,6 @@ def _build(options: BenchOptions, progress: Progress) -> None:
         progress(f"built {form} in {seconds:.0f} s", 1.0)
     for stream in {cell.stream for cell in options.cells()}:
         stream.build(progress)
-
-
-def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The run whose rate is the median (the lower of two), with all rates; or the first that has none."""
-    rates = [run["rows_per_s"] for run in runs]
-    if None in rates:
-        return runs[rates.index(None)]
-    wrong = [run for run in runs if not run["same_rows"]]
-    middle = runs[rates.index(statistics.median_low(rates))]
-    return {**(wrong or [middle])[0], "rows_per_s_of_runs": rates}
 
 
 def _at_other_shares(results: list[dict[str, Any]], shares: Sequence[float]) -> list[dict[str, Any]]:

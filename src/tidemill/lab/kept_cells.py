@@ -1,6 +1,7 @@
 """Results of cells, kept in a file of JSON lines as they end: a long grid survives an interruption."""
 
 import json
+import statistics
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,8 +48,18 @@ class KeptCells:
             self._results[key] = told["result"]
 
 
+def median_run(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The run whose rate is the median (the lower of two), with all rates; or the first that has none or wrong rows."""
+    rates = [run["rows_per_s"] for run in runs]
+    if None in rates:
+        return runs[rates.index(None)]
+    wrong = [run for run in runs if not run["same_rows"]]
+    middle = runs[rates.index(statistics.median_low(rates))]
+    return {**(wrong or [middle])[0], "rows_per_s_of_runs": rates}
+
+
 def _key(cell: dict[str, Any], run: int) -> str:
     return json.dumps([cell, run], sort_keys=True)
 
 
-__all__ = ["KeptCells"]
+__all__ = ["KeptCells", "median_run"]

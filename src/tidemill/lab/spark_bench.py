@@ -3,12 +3,13 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
 from tidemill.lab.join_data import Progress
-from tidemill.lab.kept_cells import KeptCells
+from tidemill.lab.kept_cells import KeptCells, median_run
 from tidemill.lab.spark_cell import SparkCell
 from tidemill.lab.spark_contenders import JOINS, LOOKUPS
 from tidemill.lab.spark_data import SparkData
@@ -31,6 +32,8 @@ class SparkOptions:
     seconds: float = SECONDS
     cores: int | None = None
     """To which the whole process tree is pinned; None for all that we have."""
+    repeat: int = 1
+    """Runs of each cell, of which the median counts."""
 
     @property
     def data(self) -> SparkData:
@@ -71,15 +74,18 @@ def run_spark_bench(
     """
     options.data.build(options.batches, progress)
     kept = KeptCells(resume_file)
-    cells = options.cells()
-    done = 0
-    for child in _children(cells):
-        waiting = [cell for cell in child if (cell, 0) not in kept]
+    cells, children = options.cells(), list(_children(options.cells()))
+    # Whole sets one after the other: a noisy minute then spoils one run of many cells, not all runs of one.
+    for number, (run, child) in enumerate(product(range(options.repeat), children)):
+        waiting = [cell for cell in child if (cell, run) not in kept]
         if waiting:
-            progress(_title(child[0]), done / len(cells))
-            measure(waiting, lambda cell, result: kept.keep(cell, 0, result))
-        done += len(child)
-    return [kept[cell, 0] for cell in cells]
+            progress(_title(child[0]), number / (len(children) * options.repeat))
+            measure(waiting, partial(_keep, kept, run))
+    return [median_run([kept[cell, run] for run in range(options.repeat)]) for cell in cells]
+
+
+def _keep(kept: KeptCells, run: int, cell: SparkCell, result: dict[str, Any]) -> None:
+    kept.keep(cell, run, result)
 
 
 def _children(cells: list[SparkCell]) -> Iterator[list[SparkCell]]:

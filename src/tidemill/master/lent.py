@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import cfunc, njit, types
 
-from tidemill.core.recycled import Recycled
+from tidemill.core.recycled import MemoryBlock, Recycled
 from tidemill.master.addresses import load_64, store_64, store_shared
 from tidemill.master.row_kernels import CACHE_LINE_BYTES, READ_FACTS
 
@@ -94,19 +94,20 @@ def name_column(
 class Loan:
     """A block of memory of which a batch is made, until its mark is cleared."""
 
-    def __init__(self, block: UInt8s, room: UInt8s) -> None:
-        self.block = block
-        self.room = room
+    __slots__ = ("_address", "block", "mark", "room")
+
+    def __init__(self, block: MemoryBlock, size_bytes: int) -> None:
+        self.block, self._address = block, block.address
+        self.room: UInt8s = block.bytes[:size_bytes]
         """For a head and columns; it begins at a multiple of 4,096."""
-        self.mark = room[:8].view(np.int64)
+        self.mark = block.first_word
         self.mark[0] = 1
 
     def batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """What was written to the room."""
         importer: Any = pa.RecordBatch
-        place = self.room.ctypes.data + 8 * _FIRST
         # Arrow gives back what it refuses.
-        batch: pa.RecordBatch = importer._import_from_c(place, schema)  # noqa: SLF001 -- the only door
+        batch: pa.RecordBatch = importer._import_from_c(self._address + 8 * _FIRST, schema)  # noqa: SLF001 -- the only door
         return batch
 
 
@@ -143,7 +144,7 @@ def lend(memory: Recycled, size_bytes: int) -> Loan:
         _take_back(other)
         if other is not memory:
             _take_back(memory)
-        loan = Loan(*memory.lend(size_bytes))
+        loan = Loan(memory.lend(size_bytes), size_bytes)
         _loans.setdefault(memory, deque()).append(loan)
     return loan
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.core.errors import BudgetError
-from tidemill.join.parts.arrivals import WORK_BYTES_PER_ROW, Arrivals
+from tidemill.join.parts.arrivals import MET_WORK_BYTES, WORK_BYTES_PER_ROW, Arrivals
 
 
 def rows(count: int) -> pa.RecordBatch:
@@ -17,7 +17,7 @@ def rows(count: int) -> pa.RecordBatch:
 @given(
     limit_bytes=st.integers(2 * (8 + WORK_BYTES_PER_ROW), 20_000),
     in_pieces=st.booleans(),
-    work=st.lists(st.sampled_from(["come", "take", "let go"]), max_size=60),
+    work=st.lists(st.sampled_from(["come", "take", "take what is met", "let go"]), max_size=60),
 )
 def test_those_queued_and_those_at_work_stay_within_their_bytes(
     limit_bytes: int, in_pieces: bool, work: list[str]
@@ -27,7 +27,8 @@ def test_those_queued_and_those_at_work_stay_within_their_bytes(
     for what in work:
         if what == "come" and arrivals.room():
             arrivals.add(rows(arrivals.room()))
-        elif what == "take" and arrivals.rows:
+        elif what.startswith("take") and arrivals.rows:
+            arrivals.work_bytes = WORK_BYTES_PER_ROW if what == "take" else MET_WORK_BYTES
             most = min(arrivals.piece_rows, arrivals.next_rows)
             fitting = arrivals.fitting(most)
             assert fitting <= most

@@ -86,7 +86,7 @@ def test_one_call_does_what_probe_and_sift_do(kind: str, seed: int, tmp_path: Pa
     found = []
     for is_met in (True, False):
         hot = hot_rows(kind, tmp_path, np.random.default_rng(seed), size_bytes)
-        waiting, sketch = room(most_rows), FrequencySketch(2048)
+        waiting, sketch = room(most_rows), FrequencySketch(2048, is_short=True)
         most, sources = waiting.free_rows, sources_of(batch)
         if is_met:
             waits = (FIRST_CODES, sketch.counters, OFTEN, *waiting.ways_in(sources))
@@ -122,7 +122,7 @@ def test_an_entry_that_came_before_its_rows_is_a_miss(tmp_path: Path) -> None:
     before = np.count_nonzero(hot.probe(codes, present)[1] >= 0)
     hot.rows[:8000].view(np.int64)[:] = -1  # as if others were still writing the first groups
     places, matches, _ = hot.probe(codes, present)
-    waiting, sketch = room(2000), FrequencySketch(2048)
+    waiting, sketch = room(2000), FrequencySketch(2048, is_short=True)
     waits = (FIRST_CODES, sketch.counters, OFTEN, *waiting.ways_in(sources_of(batch)))
     known, at, result = hot.meet(codes, present, waits, 2000)
     is_known = (matches >= 0) | (codes < FIRST_CODES[0])

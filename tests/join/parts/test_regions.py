@@ -37,6 +37,8 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MasterData]:
     built["given"] = store(
         folder / "given", {key: 1 + (key % 12 == 0) for key in range(0, 1200, 2)}, **given_order
     )
+    numbers = pa.table({"id": np.arange(0, 1200, 2), "n": np.arange(600)})
+    built["equally long"] = MasterData.build(numbers, key="id", path=folder / "equal", page_bytes=4096)
     return built
 
 
@@ -189,3 +191,33 @@ def test_a_row_larger_than_the_staging_area_is_not_staged(stores):
     assert not whole.any()
     assert not filled.any()
     assert not service.is_piece_over
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    codes=st.lists(st.integers(-3, 60), min_size=1, max_size=40),
+    limit_bytes=st.integers(1, 3000),
+    filled_bytes=st.sampled_from([0, 1, 500]),
+)
+def test_rows_with_one_match_at_most_leave_as_a_look_at_each_says(stores, codes, limit_bytes, filled_bytes):
+    master = stores["equally long"]
+    told = []
+    for is_known in (True, False):
+        sought = np.array(sorted(codes), dtype=np.int64)
+        service = Service(np.arange(len(codes)), sought, np.arange(1), np.zeros_like(sought), 4)
+        service.begin(master)
+        service.meet(*service.arrive(master))
+        assert service.is_one_each
+        service.is_one_each = is_known
+        left, filled = [], np.array([filled_bytes, 0])
+        while not service.is_piece_over:
+            none = np.empty(0, dtype=np.uint8)
+            rows, at = service.stage((1, 0, 1), master.layout, none, limit_bytes, filled, np.array([16]))
+            assert filled[0] <= limit_bytes or len(at) <= 1
+            left.append((np.arange(len(codes))[rows].tolist(), at.tolist(), int(filled[0])))
+            filled = np.zeros(2, dtype=np.int64)
+        told.append(left)
+    (rows, places), others = ([[one for part in left for one in part[k]] for k in (0, 1)] for left in told)
+    assert [rows, places] == others
+    assert rows == list(range(len(codes)))
+    assert [at >= 0 for at in places] == [code >= 0 and code % 2 == 0 for code in sorted(codes)]

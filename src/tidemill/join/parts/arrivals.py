@@ -9,6 +9,9 @@ from tidemill.core.units import format_bytes
 
 # Beside a row itself: key, presence, entry, start, count and two gather positions while it is probed.
 WORK_BYTES_PER_ROW = 56
+MET_WORK_BYTES = 25
+"""Of a row that meets hot rows in one compiled call: presence, number and place of one that leaves, number and region of
+one that misses."""
 _QUEUED_WORK_BYTES = 9  # key and presence
 _QUEUE_SHARE = 0.3
 _PIECES_AT_WORK = 3  # one is probed, two are put together
@@ -36,6 +39,8 @@ class Arrivals:
         in_pieces: bool = False,
     ) -> None:
         self._in_pieces = in_pieces
+        self.work_bytes = WORK_BYTES_PER_ROW
+        """Beside each row that is taken next."""
         self._queue_bytes = int(_QUEUE_SHARE * limit_bytes) if in_pieces else limit_bytes
         self._queued_work_bytes = _QUEUED_WORK_BYTES if in_pieces else WORK_BYTES_PER_ROW
         self.rows = 0
@@ -109,15 +114,15 @@ class Arrivals:
     def piece_rows(self) -> int:
         """Of one piece, so that some are at work beside those that come."""
         at_work = self._limit_bytes - self._queue_bytes
-        return max(1, at_work // _PIECES_AT_WORK // (self._expected_row_bytes + WORK_BYTES_PER_ROW))
+        return max(1, at_work // _PIECES_AT_WORK // (self._expected_row_bytes + self.work_bytes))
 
     def fitting(self, rows: int) -> int:
         """How many of so many rows find work space beside those that were taken."""
         if not self._in_pieces:
             return rows
-        each = self.next_row_bytes() + WORK_BYTES_PER_ROW
+        each = self.next_row_bytes() + self.work_bytes
         taken_bytes = sum(self._taken_bytes)
-        in_all = (self._limit_bytes - self.bytes_held) // (WORK_BYTES_PER_ROW - _QUEUED_WORK_BYTES)
+        in_all = (self._limit_bytes - self.bytes_held) // (self.work_bytes - _QUEUED_WORK_BYTES)
         at_work = (self._limit_bytes - self._queue_bytes - taken_bytes) // each
         return min(rows, in_all, max(at_work, int(not taken_bytes)))
 
@@ -145,7 +150,7 @@ class Arrivals:
         self.rows -= rows
         if not beside_others:
             self._taken_bytes.clear()
-        self._taken_bytes.append(taken_bytes + rows * WORK_BYTES_PER_ROW)
+        self._taken_bytes.append(taken_bytes + rows * self.work_bytes)
 
     def let_go(self) -> None:
         """What was taken first is finished or waits elsewhere."""
@@ -157,4 +162,4 @@ class Arrivals:
         return [batches[0].slice(self.begun), *batches[1:]] if batches else []
 
 
-__all__ = ["WORK_BYTES_PER_ROW", "Arrivals"]
+__all__ = ["MET_WORK_BYTES", "WORK_BYTES_PER_ROW", "Arrivals"]

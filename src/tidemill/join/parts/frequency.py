@@ -1,6 +1,9 @@
 """How often keys were met of late, in a fixed number of bytes."""
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from tidemill.join.parts.kernels import Int64s, UInt32s, count_keys
 
@@ -10,7 +13,12 @@ LEAST_BYTES = 1024
 class FrequencySketch:
     """A count-min sketch of two rows with conservative update; it may overcount, never undercount.
 
-    Counts end at 65,535: with ageing only the very hottest keys get there, and those are hot rows.
+    Counts end at 65,535, those of short counters at 255: with ageing only the hottest keys get there, and those are hot rows.
+
+    Args:
+        size_bytes: Of all counters.
+        is_short: Whether they are of one byte instead of two: where only keys are counted that are not hot, more of them
+            tell more than longer ones.
 
     >>> sketch = FrequencySketch(64_000)
     >>> sketch.add(np.array([7, 7, 8, 7])).tolist()
@@ -20,8 +28,15 @@ class FrequencySketch:
     [1, 0, 0]
     """
 
-    def __init__(self, size_bytes: int) -> None:
-        self.counters = np.zeros((2, max(size_bytes, LEAST_BYTES) // 4), dtype=np.uint16)
+    def __init__(self, size_bytes: int, *, is_short: bool = False) -> None:
+        kind: Any = np.uint8 if is_short else np.uint16
+        width = max(size_bytes, LEAST_BYTES) // 2 // np.dtype(kind).itemsize
+        self.counters: npt.NDArray[Any] = np.zeros((2, width), dtype=kind)
+
+    @property
+    def width(self) -> int:
+        """Counters of a row: as many different keys are told apart more or less."""
+        return int(self.counters.shape[1])
 
     @property
     def bytes_held(self) -> int:

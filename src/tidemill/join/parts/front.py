@@ -12,6 +12,10 @@ class Front:
         self.batch, self.codes, self.present = batch, codes, present
         self._sources = sources
 
+    @property
+    def has_sources(self) -> bool:
+        return self._sources is not None
+
     def sources(self, begin: int) -> Int64s | None:
         """As `SideBySide.sources`, from a row on."""
         if self._sources is None:

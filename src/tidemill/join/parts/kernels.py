@@ -12,6 +12,7 @@ from tidemill.master.addresses import fetch
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
+UInt8s = npt.NDArray[np.uint8]
 UInt16s = npt.NDArray[np.uint16]
 UInt32s = npt.NDArray[np.uint32]
 Bools = npt.NDArray[np.bool_]
@@ -23,11 +24,15 @@ _READ_SLOTS = types.Array(types.int64, 2, "C", readonly=True)
 _READ_BOOLS = types.Array(types.boolean, 1, "C", readonly=True)
 _INT64S = types.Array(types.int64, 1, "C")
 _UINT32S = types.Array(types.uint32, 1, "C")
-_SKETCH = types.Array(types.uint16, 2, "C")
+COUNTERS = types.Array(types.uint8, 2, "C")
+"""Of a sketch with short ones."""
+_LONG_COUNTERS = types.Array(types.uint16, 2, "C")
 _SLOTS = types.Array(types.int64, 2, "C")
 _BOOLS = types.Array(types.boolean, 1, "C")
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _AHEAD = 16  # keys; a power of two
+MOST_COUNTED = 255
+"""Of a short counter."""
 
 
 @njit(types.uint64(types.int64), cache=True, inline="always")
@@ -89,14 +94,18 @@ def count_entries(counts: UInt32s, entries: Int64s) -> None:
             counts[entries[i]] += 1
 
 
-@njit(types.void(_SKETCH, _READ_INT64S, types.uint32, _UINT32S), cache=True, nogil=True)
-def count_keys(counters: UInt16s, keys: Int64s, added: int, estimates: UInt32s) -> None:
+@njit(
+    [types.void(kind, _READ_INT64S, types.uint32, _UINT32S) for kind in (COUNTERS, _LONG_COUNTERS)],
+    cache=True, nogil=True,
+)  # fmt: skip
+def count_keys(counters: UInt8s | UInt16s, keys: Int64s, added: int, estimates: UInt32s) -> None:
     """Add to the count of each key and give its estimate; conservative update of a count-min sketch.
 
     The counters of some keys ahead are asked for before they are looked at, since each lies in another cache line.
     """
     width = np.uint64(counters.shape[1])
-    base, line = counters.ctypes.data, 2 * counters.shape[1]
+    each = counters.itemsize
+    base, line, most = counters.ctypes.data, each * counters.shape[1], 256**each - 1
     ahead = np.empty((_AHEAD, 2), dtype=np.int64)
     for i in range(len(keys) + _AHEAD):
         turn = i & (_AHEAD - 1)
@@ -105,12 +114,12 @@ def count_keys(counters: UInt16s, keys: Int64s, added: int, estimates: UInt32s) 
             h = mix(keys[i])
             ahead[turn, 0] = np.int64(((h & _LOW_HALF) * width) >> np.uint64(32))
             ahead[turn, 1] = np.int64(((h >> np.uint64(32)) * width) >> np.uint64(32))
-            fetch(base + 2 * ahead[turn, 0])
-            fetch(base + line + 2 * ahead[turn, 1])
+            fetch(base + each * ahead[turn, 0])
+            fetch(base + line + each * ahead[turn, 1])
         if i < _AHEAD:
             continue
         estimate = int(min(counters[0, first], counters[1, second])) + added
-        estimate = min(estimate, 65_535)
+        estimate = min(estimate, most)
         if counters[0, first] < estimate:
             counters[0, first] = estimate
         if counters[1, second] < estimate:
@@ -221,9 +230,13 @@ def find_in_pages(
 
 
 __all__ = [
+    "COUNTERS",
+    "MOST_COUNTED",
     "Bools",
     "Int32s",
     "Int64s",
+    "UInt8s",
+    "UInt16s",
     "UInt32s",
     "choose_pages",
     "count_entries",

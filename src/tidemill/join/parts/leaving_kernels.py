@@ -137,6 +137,17 @@ def stage(
         cursor[NEXT_MATCH] = 0
 
 
+@njit(types.int64(READ_INT64S, READ_INT64S, READ_INT64S, types.int64, INT64S), cache=True, nogil=True)
+def place_singles(page_at: Int64s, start: Int64s, matches: Int64s, first: int, pair_at: Int64s) -> int:
+    """How many of the rows from `first` on have a match, where each has one at most; their places, -1 for one without."""
+    matched = 0
+    for k in range(len(pair_at)):
+        has_match = matches[first + k] > 0
+        pair_at[k] = page_at[start[first + k]] if has_match else np.int64(-1)
+        matched += int(has_match)
+    return matched
+
+
 @njit(types.int64(INT64S, INT64S, INT64S, INT64S), cache=True, nogil=True)
 def keep_known(at: Int64s, matches: Int64s, sizes: Int64s, known: Int64s) -> int:
     """How many rows met a hot row or are known to have no match (`matches` of 0 or more): they close up.
@@ -232,5 +243,6 @@ __all__ = [
     "keep_known",
     "last_not_after",
     "pair_up",
+    "place_singles",
     "stage",
 ]

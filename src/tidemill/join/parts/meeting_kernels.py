@@ -7,10 +7,9 @@ and read up to three times. With one match at most, the place says it all, and o
 import numpy as np
 from numba import njit, types
 
-from tidemill.join.parts.kernels import Bools, Int32s, Int64s, UInt16s, home_slot
+from tidemill.join.parts.kernels import COUNTERS, Bools, Int32s, Int64s, home_slot
 from tidemill.join.parts.row_cache_kernels import AHEAD, ENTRY_WIDTH, bytes_of, hit, place_of, rows_of
 from tidemill.join.parts.sifting_kernels import (
-    COUNTERS,
     INT32S,
     KNOWN,
     MATCHED,
@@ -114,7 +113,7 @@ def meet(
     codes: Int64s,
     present: Bools,
     first_codes: Int64s,
-    counters: UInt16s,
+    counters: UInt8s,
     often: int,
     columns: Int64s,
     template: UInt8s,

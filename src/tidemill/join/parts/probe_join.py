@@ -10,7 +10,7 @@ import pyarrow as pa
 from tidemill.core.errors import InternalError
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts import sifting_kernels
-from tidemill.join.parts.arrivals import Arrivals
+from tidemill.join.parts.arrivals import WORK_BYTES_PER_ROW, Arrivals
 from tidemill.join.parts.aside import Aside, Timed
 from tidemill.join.parts.departures import Departure
 from tidemill.join.parts.frequency import FrequencySketch
@@ -60,6 +60,8 @@ class ProbeJoin(SplitJoin):
     _hits_given_bytes: int
     _has_put_out: bool
     _has_single_rows: bool
+    _met_work_bytes: int
+    """Of a row that `_may_meet` hot rows."""
 
     @property
     def _is_overdue(self) -> bool:
@@ -109,15 +111,15 @@ class ProbeJoin(SplitJoin):
             self._see_off(self._departures.all(), tally)  # hot rows move
             with tally.timed("renew"):
                 self._hot.renew()
+        front, begin = self._look_at_front(), self._arrivals.begun
+        self._arrivals.work_bytes = self._met_work_bytes if self._may_meet(front) else WORK_BYTES_PER_ROW
         rows = min(self._fitting_rows(), self._arrivals.next_rows)
         while self._arrivals.fitting(rows) < rows and self._departures.hits_rows:
             self._see_off(self._departures.first(), tally)
         with tally.timed("probe"):
-            front, begin = self._look_at_front(), self._arrivals.begun
             piece = slice(begin, begin + self._arrivals.fitting(rows))
-            probed, misses = self._meet_hot_rows(front, piece) or (None, 0)
-        if probed is None:
-            probed, misses = self._probe_and_part(front, piece, tally)
+            met = self._meet_hot_rows(front, piece) if self._may_meet(front) else None
+        probed, misses = met or self._probe_and_part(front, piece, tally)
         if probed.until == 0:
             if not self._room.waiting_rows:
                 raise self._room.too_wide(self._arrivals.peek(1), self.sizes.waiting_bytes)
@@ -143,7 +145,7 @@ class ProbeJoin(SplitJoin):
         with tally.timed("probe"):
             probed = Probed(*self._hot.probe(codes, front.present[piece]), sources=sources)
         with tally.timed("wait"):
-            if self._may_sift(sources):
+            if sources is not None and self._may_sift():
                 return probed, self._sift(codes, probed)
             return probed, self._part(front.batch.slice(piece.start, len(codes)), codes, probed)
 
@@ -156,11 +158,14 @@ class ProbeJoin(SplitJoin):
             self._front = Front(batch, codes, present, self._beside.sources(batch))
         return self._front
 
-    def _meet_hot_rows(self, front: Front, piece: slice) -> tuple[Probed, int] | None:
-        """As `_probe_and_part` by one compiled call, or None where a code may have several rows or `_may_sift` says no."""
-        sources = front.sources(piece.start) if self._has_single_rows else None
-        if sources is None or not self._may_sift(sources):
-            return None
+    def _may_meet(self, front: Front) -> bool:
+        """Whether no code has several rows, and `_may_sift` says yes."""
+        return self._has_single_rows and front.has_sources and self._may_sift()
+
+    def _meet_hot_rows(self, front: Front, piece: slice) -> tuple[Probed, int]:
+        """As `_probe_and_part` by one compiled call, where that may be."""
+        sources = front.sources(piece.start)
+        assert sources is not None, "_may_meet has said so"
         waits = (self._regions.first_code, self._sketch.counters, OFTEN, *self._room.ways_in(sources))
         met = self._hot.meet(front.codes[piece], front.present[piece], waits, self._room.free_rows)
         probed = Probed.of_met(met, sources)
@@ -172,10 +177,9 @@ class ProbeJoin(SplitJoin):
 
     # Misses wait.
 
-    def _may_sift(self, sources: Int64s | None) -> bool:
-        """Whether one compiled call does it all: rows of fixed length, without NULLs, in a store in order of key."""
-        is_simple = self._room.can_resize and self._regions.are_in_key_order and not self._given_of_first
-        return is_simple and sources is not None
+    def _may_sift(self) -> bool:
+        """Whether one compiled call does it all for rows without NULLs: of fixed length, in a store in order of key."""
+        return self._room.can_resize and self._regions.are_in_key_order and not self._given_of_first
 
     def _sift(self, codes: Int64s, probed: Probed) -> int:
         """How many rows missed and wait now."""
@@ -220,7 +224,7 @@ class ProbeJoin(SplitJoin):
     def _count(self, misses: int, met_again: int) -> None:
         self._split.period.met_again += met_again
         self._counted += misses
-        if self._counted > self._sketch.bytes_held // 2:
+        if self._counted > 2 * self._sketch.width:
             self._sketch.halve()
             self._counted //= 2
 
@@ -244,12 +248,22 @@ class ProbeJoin(SplitJoin):
         leaving_rows = {"left": len(probed.known), "inner": probed.matched}.get(self.plan.how, 0)
         if not leaving_rows or not self._has_put_out:
             return False
-        left_bytes = self._hits_bytes - self._hits_given_bytes - self._departures.hits_bytes
-        return self._aside.is_worth(len(probed.known)) and self._output_bytes_of(probed) <= left_bytes
+        return (
+            self._aside.is_worth(len(probed.known)) and self._output_bytes_of(probed) <= self._left_hits_bytes
+        )
+
+    @property
+    def _left_hits_bytes(self) -> int:
+        """For output of hits that are handed over now."""
+        return self._hits_bytes - self._hits_given_bytes - self._departures.hits_bytes
 
     def _output_bytes_of(self, probed: Probed) -> int:
-        each = self._room.layout.least_row_bytes + self._layout.grows_bytes + PAIR_WORK_BYTES
-        return probed.matches_bytes + len(probed.known) * each
+        return probed.matches_bytes + len(probed.known) * self._pair_bytes
+
+    @property
+    def _pair_bytes(self) -> int:
+        """Of output for a row that leaves, beside the bytes of its match as it is stored."""
+        return self._room.layout.least_row_bytes + self._layout.grows_bytes + PAIR_WORK_BYTES
 
     def _depart_at_once(self, batch: pa.RecordBatch, begin: int, probed: Probed) -> None:
         """Let another core put hits together, without a look at each: of rows from `begin` on of a batch."""
@@ -317,17 +331,12 @@ class ProbeJoin(SplitJoin):
         )  # fmt: skip
         self._given_of_first = 0
 
-    @property
-    def _hits_bytes(self) -> int:
-        """Of the output reservation, for hits."""
-        return self.sizes.output_bytes - 2 * len(self._staging)
-
     def _let_leave(self, leaving: Leaving | LeavingOnce, tally: StepTally) -> bool:
         """Have another core put all hits together as soon as there is memory for them; else put out some now: True."""
         output_bytes = leaving.whole_bytes
         is_worth = output_bytes is not None and self._aside.is_worth(len(leaving.at))
         if is_worth and output_bytes is not None and output_bytes <= self._hits_bytes:
-            if output_bytes <= self._hits_bytes - self._hits_given_bytes - self._departures.hits_bytes:
+            if output_bytes <= self._left_hits_bytes:
                 self._depart_hits(leaving, output_bytes)
             return False
         with tally.timed("assemble"):

@@ -34,10 +34,8 @@ _NOBODY = np.empty(0, dtype=np.int64)
 _ANY = np.iinfo(np.int64).max
 _LOOK_AHEAD = 16  # regions looked at for each that is wanted: to look at all for each read took a third of it
 _PICKS = 3  # one is matched, two are under way
-_STAGING_SHARE, _MOST_STAGING_SHARE = (
-    0.2,
-    0.34,
-)  # of the output; as much for columns of staged rows, the rest for hits
+_STAGING_SHARE, _SERVED_SHARE = 0.04, 0.28  # of the output; the rest for hits
+_MOST_SHARE = 0.34  # of either, where a page is longer than that
 
 
 class RegionJoin(ServedJoin):
@@ -69,8 +67,9 @@ class RegionJoin(ServedJoin):
         # Held by output
         self._staging: UInt8s = np.empty(self._staging_bytes() // 8, dtype=np.uint64).view(np.uint8)
         # Rows served by a read and hits may leave in the same step: each kind has its own.
-        self._memory = Recycled(len(self._staging))
-        self._hits_memory = Recycled(sizes.output_bytes - 2 * len(self._staging))
+        self._served_bytes = max(len(self._staging), int(_SERVED_SHARE * sizes.output_bytes))
+        self._memory = Recycled(self._served_bytes)
+        self._hits_memory = Recycled(self._hits_bytes)
         self._output_bytes = self._served_given_bytes = 0
         self._freed = Freed(sizes.total_bytes // 2)
         self._board = board
@@ -88,8 +87,13 @@ class RegionJoin(ServedJoin):
 
     def _staging_bytes(self) -> int:
         """A row fits in any case, since it fits into a page."""
-        usual, most = (int(self.sizes.output_bytes * s) for s in (_STAGING_SHARE, _MOST_STAGING_SHARE))
+        usual, most = (int(self.sizes.output_bytes * s) for s in (_STAGING_SHARE, _MOST_SHARE))
         return min(most, max(usual, self._master.longest_page_bytes))
+
+    @property
+    def _hits_bytes(self) -> int:
+        """Of the output reservation, for hits."""
+        return self.sizes.output_bytes - len(self._staging) - self._served_bytes
 
     def _clear_waiting(self) -> None:
         # Held by waiting
@@ -111,6 +115,7 @@ class RegionJoin(ServedJoin):
             len(self._regions),
             self.plan.stream_row_bytes,
             key.columns[0] if is_code else None,
+            self.sizes.waiting_bytes + self.sizes.hot_rows_bytes,
         )
 
     @abstractmethod
@@ -152,7 +157,7 @@ class RegionJoin(ServedJoin):
             with tally.timed("stage"):
                 leaves_alone = len(service.slots) - service.next_row >= _ENOUGH_ROWS
                 begin = service.next_row
-                limit_bytes = len(self._staging)
+                limit_bytes = self._served_bytes
                 if leaves_alone and self._aside.is_worth(len(service.slots)):
                     # Half of it, since the other half is that of rows that another core put together before.
                     limit_bytes = min(limit_bytes, self._served_given_bytes + limit_bytes // 2)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from tidemill.core.resizable import Resizable
 from tidemill.join.parts import meeting_kernels, sifting_kernels
 from tidemill.join.parts import row_cache_kernels as kernels
 from tidemill.join.parts.hot_cache import Met
@@ -35,14 +36,17 @@ class RowCache:
         row_bytes: Expected size of a row; decides how the space is split between table and rows.
         layout: Of the rows; their code comes first.
         keeps_rows: False when it is enough to know that a code exists.
+        most_bytes: That it may be resized to where it is.
     """
 
-    def __init__(self, size_bytes: int, row_bytes: int, layout: RowLayout, *, keeps_rows: bool) -> None:
+    def __init__(
+        self, size_bytes: int, row_bytes: int, layout: RowLayout, *, keeps_rows: bool, most_bytes: int = 0
+    ) -> None:
         self._entry_bytes = (row_bytes if keeps_rows else 0) + HOT_ENTRY_BYTES
         capacity, most_entries, left_bytes = self._parts(size_bytes, keeps_rows=keeps_rows)
         self._table = np.zeros((capacity, 2), dtype=np.int64)
-        self._words = np.zeros(left_bytes // 8, dtype=np.uint64)
-        self.rows: UInt8s = self._words.view(np.uint8)
+        self._memory = Resizable(max(left_bytes, most_bytes if keeps_rows else 0))
+        self.rows: UInt8s = self._memory.words(left_bytes // 8).view(np.uint8)
         self._layout = layout
         self._keeps_rows = keeps_rows
         self._row_shape = (layout.last_open_offset, layout.fixed_bytes)
@@ -148,8 +152,7 @@ class RowCache:
         self._table = entries = self._table[np.flatnonzero(self._table[:, 1])]  # the old one goes now
         self._table = np.zeros((capacity, 2), dtype=np.int64)
         kernels.put_entries(self._table, entries)
-        self._words.resize(left_bytes // 8, refcheck=False)
-        self.rows = self._words.view(np.uint8)
+        self.rows = self._memory.words(left_bytes // 8).view(np.uint8)
         self._state[1], self._state[3] = most_entries, 0
 
     def _hits(self) -> UInt8s:

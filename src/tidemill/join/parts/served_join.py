@@ -46,7 +46,7 @@ class ServedJoin(SemiStreamJoin):
         sizes = self._room.sizes(service.slots) + self._layout.grows_bytes
         self._waiting_row_bytes = int(sizes[0]) if len(sizes) else 0
         rows, at = service.stage(self._pairs_per, self._layout, staging, limit_bytes, filled, sizes)
-        rows_bytes = int(filled[0]) - before - len(rows) * (self._waiting_row_bytes + PAIR_WORK_BYTES)
+        rows_bytes = int(filled[0]) - before - len(at) * (self._waiting_row_bytes + PAIR_WORK_BYTES)
         matched = None if self._copies else (service.matches + service.given)[rows] > 0
         return Part(service.slots[rows], at, matched, rows_bytes)
 
@@ -59,14 +59,22 @@ class ServedJoin(SemiStreamJoin):
         """Bytes of rows that another core puts together; their slots and what was read for them stay until then."""
         output_bytes = part.rows_bytes + len(part.slots) * (self._waiting_row_bytes + PAIR_WORK_BYTES)
         places, slots = self._room.places(part.slots), service.slots[finished]
+        matched = int(np.count_nonzero(service.matches[finished]))
         put_out = self._beside.ask_rows(
-            self._putter, self._room.rows, places, service.page.buffer, part.at, part.rows_bytes, self._memory
+            self._putter,
+            self._room.rows,
+            places,
+            service.page.buffer,
+            part.at,
+            part.rows_bytes,
+            self._memory,
+            matched,
         )
         self._departures.add(
             Departure(
                 put_out,
                 rows=len(slots),
-                matched=int(np.count_nonzero(service.matches[finished])),
+                matched=matched,
                 output_bytes=output_bytes,
                 slots=slots,
                 service=service,

@@ -13,6 +13,7 @@ from tidemill.master.rows import RowLayout, UInt8s
 
 _BEYOND = np.iinfo(np.int64).max  # any page
 _NONE = np.empty(0, dtype=np.int64)
+_ONE_EACH = (1, 0, 1)  # pairs of a row with one match at most: one for the match, one if there is none
 
 
 class Part(NamedTuple):
@@ -68,6 +69,8 @@ class Service:
         self.pages = _NONE
         self._reading: Any = None
         self.start = self.matches = _NONE
+        self.is_one_each = False
+        """Whether each row has one match at most, and all it has here."""
         # Next row, which of its matches, pairs, bytes, end of the staging area.
         self.cursor = np.zeros(5, dtype=np.int64)
 
@@ -157,16 +160,12 @@ class Service:
         complete: Bools = (matches > 0) & begins & ends
         return complete
 
-    @property
-    def is_one_each(self) -> bool:
-        """Whether each row has one match at most, and all it has here."""
-        return not self.is_long and not self.given.any() and int(self.matches.max(initial=0)) <= 1
-
     def meet(self, start: Int64s, matches: Int64s) -> None:
         """Note the matches of this piece, less those that have left."""
         if self._passed.any():
             start, matches = start + self._passed, matches - self._passed
         self.start, self.matches = start, matches
+        self.is_one_each = not self.is_long and int(matches.max(initial=0)) <= 1 and not self.given.any()
 
     def stage(
         self,
@@ -176,7 +175,7 @@ class Service:
         limit_bytes: int,
         filled: Int64s,
         stream_sizes: Int64s,
-    ) -> tuple[Int64s, Int64s]:
+    ) -> tuple[Int64s | slice, Int64s]:
         """Pairs of row and match, as far as they fit: positions in `slots`, and places in the staging area.
 
         Args:
@@ -188,6 +187,9 @@ class Service:
             stream_sizes: Of the stream row of each slot, or one for all.
         """
         cursor = self.cursor
+        are_equal = layout.last_open_offset < 0 and len(stream_sizes) == 1
+        if self.is_one_each and are_equal and pairs_per == _ONE_EACH and not len(staging):
+            return self._place_singles(int(stream_sizes[0]) + layout.least_row_bytes, limit_bytes, filled)
         cursor[kernels.PAIRS], cursor[kernels.USED_BYTES :] = 0, filled
         per_match, if_matched, if_not = pairs_per
         if not self.is_last_piece:
@@ -203,6 +205,19 @@ class Service:
         filled[:] = cursor[kernels.USED_BYTES :]
         pairs = int(cursor[kernels.PAIRS])
         return pair_row[:pairs], pair_at[:pairs]
+
+    def _place_singles(self, pair_bytes: int, limit_bytes: int, filled: Int64s) -> tuple[slice, Int64s]:
+        """As `stage`, where each row gives one pair and all take as much: then who leaves is known without a look."""
+        used, each, first = int(filled[0]), pair_bytes + kernels.PAIR_WORK_BYTES, self.next_row
+        rows = min(len(self.slots) - first, max(int(used == 0), (limit_bytes - used) // each))
+        at = np.empty(rows, dtype=np.int64)
+        if self.page:
+            kernels.place_singles(self.page.at, self.start, self.matches, first, at)
+        else:
+            at.fill(-1)
+        self.cursor[kernels.NEXT] = first + rows
+        filled[0] += rows * each
+        return slice(first, first + rows), at
 
 
 __all__ = ["Part", "Service"]

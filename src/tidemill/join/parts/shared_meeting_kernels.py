@@ -114,7 +114,7 @@ def meet(
     codes: Int64s,
     present: Bools,
     first_codes: Int64s,
-    counters: UInt16s,
+    counters: UInt8s,
     often: int,
     columns: Int64s,
     template: UInt8s,

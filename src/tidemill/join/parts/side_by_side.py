@@ -84,10 +84,10 @@ class SideBySide:
 
     def ask_rows(
         self, putter: Putter, stream_rows: UInt8s, stream_at: Int64s, rows: UInt8s, at: Int64s, rows_bytes: int,
-        memory: Recycled,
+        memory: Recycled, matched: int | None = None,
     ) -> Asked:  # fmt: skip
-        """As `of_rows`, on another core."""
-        loan = lend(memory, self._size_bytes(at, rows_bytes))
+        """As `of_rows`, on another core. `matched` saves counting."""
+        loan = lend(memory, self._size_bytes(at, rows_bytes, matched))
         arguments = (self._head, stream_rows, stream_at, self._stream.facts, rows, at, self._master.facts)
         return putter.ask(ask_rows, arguments, loan, self._schema, (self,))
 

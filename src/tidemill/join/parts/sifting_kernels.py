@@ -6,7 +6,7 @@ The part for those that missed serves `meet` too, which looks for hot rows in th
 import numpy as np
 from numba import njit, types
 
-from tidemill.join.parts.kernels import Int32s, Int64s, UInt16s, mix
+from tidemill.join.parts.kernels import COUNTERS, MOST_COUNTED, Int32s, Int64s, mix
 from tidemill.join.parts.leaving_kernels import first_at_least, keep_known
 from tidemill.join.parts.waiting_kernels import CLOCK, ROWS, STRIPS
 from tidemill.master.addresses import fetch, fetch_to_write, move_4, move_8, move_bytes
@@ -22,8 +22,6 @@ _LOW_HALF = np.uint64(0xFFFFFFFF)
 INT32S = types.Array(types.int32, 1, "C")
 UINT8S = types.Array(types.uint8, 1, "C")
 READ_INT32S = types.Array(types.int32, 1, "C", readonly=True)
-COUNTERS = types.Array(types.uint16, 2, "C")
-_MOST_COUNTED = 65_535
 
 
 @njit(types.int64(INT64S, READ_INT64S, types.int64, types.int64, INT32S, INT64S), cache=True)
@@ -74,10 +72,10 @@ def _find_regions(first_codes: Int64s, codes: Int64s, missing: Int32s, regions: 
 
 
 @njit(types.int64(COUNTERS, READ_INT64S, READ_INT32S, types.int64, types.int64), cache=True)
-def _count(counters: UInt16s, codes: Int64s, missing: Int32s, count: int, often: int) -> int:
+def _count(counters: UInt8s, codes: Int64s, missing: Int32s, count: int, often: int) -> int:
     """How many misses were met more than `often`, this time included; as `count_keys`."""
     width = np.uint64(counters.shape[1])
-    base, line = counters.ctypes.data, 2 * counters.shape[1]
+    base, line = counters.ctypes.data, counters.shape[1]
     places = np.empty((_AHEAD, 2), dtype=np.int64)
     met_again = 0
     for k in range(count + _AHEAD):
@@ -87,11 +85,11 @@ def _count(counters: UInt16s, codes: Int64s, missing: Int32s, count: int, often:
             h = mix(codes[missing[k]])
             places[turn, 0] = np.int64(((h & _LOW_HALF) * width) >> np.uint64(32))
             places[turn, 1] = np.int64(((h >> np.uint64(32)) * width) >> np.uint64(32))
-            fetch(base + 2 * places[turn, 0])
-            fetch(base + line + 2 * places[turn, 1])
+            fetch(base + places[turn, 0])
+            fetch(base + line + places[turn, 1])
         if k < _AHEAD:
             continue
-        estimate = min(int(min(counters[0, first], counters[1, second])) + 1, _MOST_COUNTED)
+        estimate = min(int(min(counters[0, first], counters[1, second])) + 1, MOST_COUNTED)
         counters[0, first] = max(int(counters[0, first]), estimate)
         counters[1, second] = max(int(counters[1, second]), estimate)
         met_again += estimate > often
@@ -172,7 +170,7 @@ def let_misses_wait(
     missing: Int32s,
     count: int,
     first_codes: Int64s,
-    counters: UInt16s,
+    counters: UInt8s,
     often: int,
     columns: Int64s,
     template: UInt8s,
@@ -217,7 +215,7 @@ def sift(
     known: Int64s,
     codes: Int64s,
     first_codes: Int64s,
-    counters: UInt16s,
+    counters: UInt8s,
     often: int,
     columns: Int64s,
     template: UInt8s,

@@ -145,9 +145,9 @@ def _share_of_top(top: Any, keys: int, exponent: float) -> Any:
     [0.61, 0.73]
     """
     first, power = 0.5, 1 - exponent + 1e-9
-    return ((np.minimum(top, keys) + first) ** power - first**power) / (
-        (keys + first) ** power - first**power
-    )
+    # Numpy's minimum of two plain numbers takes as long as all the rest, and `_exponent` asks forty times.
+    most = np.minimum(top, keys) if isinstance(top, np.ndarray) else min(top, keys)
+    return ((most + first) ** power - first**power) / ((keys + first) ** power - first**power)
 
 
 def _exponent(top: int, keys: int, known_share: float, often_share: float = 1.0) -> float:

@@ -36,8 +36,13 @@ class SplitJoin(RegionJoin):
         return self._master.stored_row_bytes
 
     def _no_hot_rows(self) -> RowCache:
-        keeps_rows = bool(self.plan.master_columns)
-        return RowCache(self.sizes.hot_rows_bytes, self._hot_row_bytes, self._layout, keeps_rows=keeps_rows)
+        return RowCache(
+            self.sizes.hot_rows_bytes,
+            self._hot_row_bytes,
+            self._layout,
+            keeps_rows=bool(self.plan.master_columns),
+            most_bytes=self.sizes.hot_rows_bytes + self.sizes.waiting_bytes,
+        )
 
     def _look_at_split(self) -> None:
         """Wait for room if hot and waiting rows should share memory otherwise."""

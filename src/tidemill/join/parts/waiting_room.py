@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from tidemill.core.errors import BudgetError, InternalError
 from tidemill.core.recycled import Recycled
+from tidemill.core.resizable import Resizable
 from tidemill.core.units import format_bytes
 from tidemill.join.parts import sifting_kernels
 from tidemill.join.parts import waiting_kernels as kernels
@@ -84,10 +85,17 @@ class WaitingRoom:
         row_bytes: Expected size of a row, where that is open.
         code_column: The column of 64 bits that is the code itself, if there is one: in rows of fixed length it is then
             not kept a second time.
+        most_bytes: That it may be resized to where it is.
     """
 
     def __init__(
-        self, size_bytes: int, layout: RowLayout, regions: int, row_bytes: int, code_column: str | None = None
+        self,
+        size_bytes: int,
+        layout: RowLayout,
+        regions: int,
+        row_bytes: int,
+        code_column: str | None = None,
+        most_bytes: int = 0,
     ) -> None:
         self.layout = layout
         self._stride = layout.least_row_bytes if layout.last_open_offset < 0 else 0
@@ -102,7 +110,8 @@ class WaitingRoom:
             strips = max(1, size_bytes // each)
             arena_bytes = size_bytes - strips * _OPEN_SLOT_BYTES
         self.most_rows = strips << self._shift
-        self._words = np.zeros(max(0, arena_bytes) // 8, dtype=np.uint64)
+        self._memory = Resizable(max(0, arena_bytes, most_bytes))
+        self._words = self._memory.words(max(0, arena_bytes) // 8)
         self.rows: UInt8s = self._words.view(np.uint8)
         # Word of the first code, and words from one to the next.
         self._code_at = (0, 1)
@@ -208,7 +217,7 @@ class WaitingRoom:
         else:
             free = np.append(np.arange(most - 1, strips - 1, -1, dtype=np.int32), free)
         self.most_rows = most << self._shift
-        self._words.resize(self.most_rows * self._stride // 8, refcheck=False)
+        self._words = self._memory.words(self.most_rows * self._stride // 8)
         for codes in self._codes_apart:
             codes.resize(self.most_rows, refcheck=False)
         for links in (self._next, self._free):
