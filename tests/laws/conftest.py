@@ -17,6 +17,7 @@ SHAPES: dict[str, list[int]] = {
     "one key": [4] * 25,
     "far apart": [-(2**63), -9, -8, 0, 6, 2**40, 2**63 - 1],
     "short": [-(2**30), -9, -9, *range(-7, 40), 40, 40, 40, 2**30],
+    "equally long": [-(2**30), *range(0, 600, 2)],
     "packed": [1, 1, 2, 3, 3, 3, 3, 3, 7, 8, 9, 9, 9, 20, *range(22, 80, 2)],
 }
 
@@ -54,18 +55,21 @@ def masters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MasterData]:
     folder: Path = tmp_path_factory.mktemp("masters")
     return {
         shape: MasterData.build(
-            _table(keys, has_nulls=shape != "short"),
+            _table(keys, has_nulls=shape not in ("short", "equally long"), are_equal=shape == "equally long"),
             key="id",
             path=folder / str(n),
             page_bytes=4096,
-            pack=shape in ("packed", "short"),
+            pack=shape in ("packed", "short", "equally long"),
         )
         for n, (shape, keys) in enumerate(SHAPES.items())
     }
 
 
-def _table(keys: list[int], *, has_nulls: bool) -> pa.Table:
-    names = [None if has_nulls and n % 5 == 4 else f"row {n} " + "x" * 1300 for n in range(len(keys))]
+def _table(keys: list[int], *, has_nulls: bool, are_equal: bool = False) -> pa.Table:
+    digits = 4 if are_equal else 1  # names of equal length are packed to their digits
+    names = [
+        None if has_nulls and n % 5 == 4 else f"row {n:0{digits}} " + "x" * 1300 for n in range(len(keys))
+    ]
     # As columns four times as long as packed.
     kinds = [None if has_nulls and n % 6 == 5 else f"kind {n % 3} " + "y" * 240 for n in range(len(keys))]
     return pa.table(

@@ -6,6 +6,7 @@ it takes to fill them. One that keeps it holds twice of what is in use.
 
 import threading
 import weakref
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa

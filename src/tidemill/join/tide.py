@@ -19,6 +19,7 @@ from tidemill.join.parts.probe_join import MOST_PATIENCE, ProbeJoin, may_meet
 from tidemill.join.parts.row_cache import RowCache
 from tidemill.join.parts.row_taker import RowTaker, fixed_width
 from tidemill.join.parts.service import Service
+from tidemill.join.parts.set_cache import SetCache
 from tidemill.join.parts.snapshots import pack, unpack
 from tidemill.join.parts.tally import StepTally
 from tidemill.join.protocol import StepReport
@@ -140,7 +141,7 @@ class TideJoin(ProbeJoin):
 
     @property
     def hot_changes(self) -> int:
-        return self._hot.changes if isinstance(self._hot, RowCache) else 0
+        return self._hot.changes if isinstance(self._hot, RowCache | SetCache) else 0
 
     def step(self) -> StepReport:
         tally = StepTally(rows_in=self._rows_in)
@@ -196,7 +197,11 @@ class TideJoin(ProbeJoin):
             met = self._sketch.estimate(service.codes)
             if service.is_long:
                 met[~service.is_complete(start, matches)] = 0
-            self._hot.admit(service.page.buffer, service.page.at, start, matches, service.codes, met)
+            read = (service.page.buffer, service.page.at, start, matches, service.codes, met)
+            if isinstance(self._hot, SetCache):
+                self._hot.admit(*read, self._looks_under_way)
+            else:
+                self._hot.admit(*read)
 
     # What waits, for a snapshot.
 

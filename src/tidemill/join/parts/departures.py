@@ -26,6 +26,8 @@ class Departure:
     """Where they waited, if they did; nobody else may have these before they have left."""
     service: Service | None = None
     """What was read for them."""
+    look: int = 0
+    """The one that found them, where they are hits of rows that may be replaced."""
 
 
 class Departures:
@@ -48,6 +50,10 @@ class Departures:
     def served_rows(self) -> int:
         """Of rows that waited."""
         return sum(departure.rows for departure in self._under_way if departure.slots is not None)
+
+    def of_hits(self) -> Iterator[Departure]:
+        """Those of hits; they stay."""
+        return (departure for departure in self._under_way if departure.slots is None)
 
     def hits(self) -> list[pa.RecordBatch]:
         """Stream rows of departing hits."""

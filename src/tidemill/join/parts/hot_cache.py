@@ -52,9 +52,6 @@ class HotCache(Protocol):
     ) -> None:
         """Keep rows that were read, if their codes were met often enough."""
 
-    def hits_per_byte(self) -> float:
-        """What a byte more would save: hits for each code probed."""
-
     def renew(self) -> None:
         """Make room, if the owner of the memory does not see to that."""
 

@@ -34,7 +34,8 @@ _NOBODY = np.empty(0, dtype=np.int64)
 _ANY = np.iinfo(np.int64).max
 _LOOK_AHEAD = 16  # regions looked at for each that is wanted: to look at all for each read took a third of it
 _PICKS = 3  # one is matched, two are under way
-_STAGING_SHARE, _SERVED_SHARE = 0.04, 0.28  # of the output; the rest for hits
+_STAGING_SHARE, _SERVED_SHARE = 0.2, 0.25  # of the output; the rest for hits
+_MOST_STAGING_BYTES = 2**19  # reads that serve many rows do not need it
 _MOST_SHARE = 0.34  # of either, where a page is longer than that
 
 
@@ -88,7 +89,7 @@ class RegionJoin(ServedJoin):
     def _staging_bytes(self) -> int:
         """A row fits in any case, since it fits into a page."""
         usual, most = (int(self.sizes.output_bytes * s) for s in (_STAGING_SHARE, _MOST_SHARE))
-        return min(most, max(usual, self._master.longest_page_bytes))
+        return min(most, max(min(usual, _MOST_STAGING_BYTES), self._master.longest_page_bytes))
 
     @property
     def _hits_bytes(self) -> int:

@@ -119,15 +119,6 @@ class RowCache:
             self._table, self.rows, self._state, *found, self.least_met, *self._row_shape, self._keeps_rows
         )  # fmt: skip
 
-    def hits_per_byte(self) -> float:
-        """Hits of the less used half of the entries, for each code probed and byte held: what a byte more would save."""
-        used = np.sort(self._hits())
-        if len(used) < 2 or not self._probed:
-            return 0.0
-        # The first meeting was the miss that brought the row.
-        hits = np.maximum(used[: len(used) // 2].astype(np.int64) - self.least_met, 0).sum()
-        return float(hits) / self._probed / (self.bytes_held * (len(used) // 2) / len(used))
-
     def renew(self) -> None:
         """Make room: let the least used entries go, and age the others if it is time."""
         used = self._hits()

@@ -159,15 +159,6 @@ class SharedRowCache:
         with self._locked(self._adding):
             kernels.admit(self._table, self._hits, self.rows, self._state, *read, least_met, *self._row_shape)
 
-    def hits_per_byte(self) -> float:
-        """Hits of the less used half of the entries, for each code probed and byte held: what a byte more would save."""
-        used = np.sort(self._hits[self._table[:, 1] != 0])
-        probed = int(self._state[kernels.PROBED])
-        if len(used) < 2 or not probed:
-            return 0.0
-        half = used[: len(used) // 2].astype(np.int64) - int(self._state[kernels.LEAST_MET])
-        return float(np.maximum(half, 0).sum()) / probed / (self.bytes_held / 2)
-
     def renew(self) -> None:
         """Nothing: others may be reading. Room is made between tasks, by `leave`."""
 

@@ -7,7 +7,15 @@ from tidemill.join.parts.hot_cache import HotCache
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.region_join import RegionJoin
 from tidemill.join.parts.row_cache import HOT_ENTRY_BYTES, RowCache
+from tidemill.join.parts.set_cache import SET_ENTRY_BYTES, SetCache
 from tidemill.join.parts.split import MET_FOR_MORE_ROOM, Split
+from tidemill.master import MasterData
+from tidemill.master.protocol import Master
+
+
+def has_single_rows(master: Master) -> bool:
+    """Whether each code is known to have one row at most."""
+    return isinstance(master, MasterData) and master.manifest.most_rows_of_a_key <= 1
 
 
 class SplitJoin(RegionJoin):
@@ -19,30 +27,33 @@ class SplitJoin(RegionJoin):
 
     def _begin_split(self, hot: HotCache | None) -> None:
         """Start with hot rows of its own, or with those that are kept and paid for elsewhere."""
-        self._split = Split(
-            self.sizes.hot_share,
-            keys=self._master.rows,
-            hot_row_bytes=self._hot_row_bytes + HOT_ENTRY_BYTES,
-            costs=self.sizes.miss_costs,
-        )
         self._resize_to: float | None = None
         self._counted = 0  # misses in the sketch
         # Held by hot rows: they only make the join faster.
         self._owns_hot = hot is None
         self._hot: HotCache = hot or self._no_hot_rows()
+        entry_bytes = SET_ENTRY_BYTES if isinstance(self._hot, SetCache) else HOT_ENTRY_BYTES
+        self._split = Split(
+            self.sizes.hot_share,
+            keys=self._master.rows,
+            hot_row_bytes=self._hot_row_bytes + entry_bytes,
+            costs=self.sizes.miss_costs,
+        )
 
     @property
     def _hot_row_bytes(self) -> int:
         return self._master.stored_row_bytes
 
-    def _no_hot_rows(self) -> RowCache:
-        return RowCache(
+    def _no_hot_rows(self) -> RowCache | SetCache:
+        size_bytes, most_bytes = (
             self.sizes.hot_rows_bytes,
-            self._hot_row_bytes,
-            self._layout,
-            keeps_rows=bool(self.plan.master_columns),
-            most_bytes=self.sizes.hot_rows_bytes + self.sizes.waiting_bytes,
+            self.sizes.hot_rows_bytes + self.sizes.waiting_bytes,
         )
+        keeps_rows = bool(self.plan.master_columns)
+        if keeps_rows and has_single_rows(self._master) and SetCache.may_hold(self._layout):
+            return SetCache(size_bytes, self._layout, most_bytes=most_bytes)
+        row_bytes = self._hot_row_bytes
+        return RowCache(size_bytes, row_bytes, self._layout, keeps_rows=keeps_rows, most_bytes=most_bytes)
 
     def _look_at_split(self) -> None:
         """Wait for room if hot and waiting rows should share memory otherwise."""
@@ -77,11 +88,11 @@ class SplitJoin(RegionJoin):
         ):
             resize()
         give_back_heap()
-        if grows and isinstance(self._hot, RowCache):
+        if grows and isinstance(self._hot, RowCache | SetCache):
             self._hot.least_met = min(self._hot.least_met, MET_FOR_MORE_ROOM)
 
     def _resize_hot(self) -> None:
-        if isinstance(self._hot, RowCache):
+        if isinstance(self._hot, RowCache | SetCache):
             self._hot.resize(self.sizes.hot_rows_bytes)
 
     def _resize_room(self) -> None:
@@ -105,4 +116,4 @@ class SplitJoin(RegionJoin):
         period.bytes_read += self._master.rows_buffer_bytes(pages)
 
 
-__all__ = ["SplitJoin"]
+__all__ = ["SplitJoin", "has_single_rows"]
