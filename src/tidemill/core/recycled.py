@@ -15,6 +15,7 @@ UInt8s = npt.NDArray[np.uint8]
 
 _UNIT_BYTES = 64 * 1024
 _ALIGNMENT_BYTES = 4096
+_UNITS = 8  # at least so many of a size that grows by steps
 
 
 class MemoryBlock:
@@ -72,7 +73,7 @@ class Recycled:
 
     def _fitting(self, size_bytes: int) -> MemoryBlock:
         # Sizes that differ little take blocks of one size, or each would need a new one.
-        unit = max(_UNIT_BYTES, 1 << max(0, size_bytes.bit_length() - 4))
+        unit = max(_UNIT_BYTES, (1 << size_bytes.bit_length()) // (2 * _UNITS))
         wanted = -(-(size_bytes + _ALIGNMENT_BYTES) // unit) * unit
         best = None
         for block in self._free:
@@ -90,7 +91,8 @@ class Recycled:
         with self._lock:
             self._used_bytes -= block.size_bytes
             self._free.append(block)
-            self._keep_below(self._limit_bytes - self._used_bytes)
+            # A block is somewhat larger than what was asked for: it shall not go for that.
+            self._keep_below(self._limit_bytes + self._limit_bytes // _UNITS - self._used_bytes)
 
     def _keep_below(self, most_bytes: int) -> None:
         while self._free and sum(block.size_bytes for block in self._free) > most_bytes:

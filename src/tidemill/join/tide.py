@@ -130,8 +130,9 @@ class TideJoin(ProbeJoin):
     def offer(self, batch: pa.RecordBatch) -> None:
         self.plan.refuse_other_schema(batch)
         if batch.num_rows:
-            self._refuse_beyond_room(batch, self.room(-(-batch.nbytes // batch.num_rows)))
-            self._arrivals.add(batch)
+            batch_bytes = batch.nbytes
+            self._refuse_beyond_room(batch, self.room(-(-batch_bytes // batch.num_rows)))
+            self._arrivals.add(batch, batch_bytes)
             self._rows_in += batch.num_rows
 
     @property

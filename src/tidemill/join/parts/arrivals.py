@@ -71,8 +71,9 @@ class Arrivals:
             rows = int(each - self._queued_work_bytes + WORK_BYTES_PER_ROW <= self._limit_bytes)
         return rows
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        batch_bytes = batch.nbytes
+    def add(self, batch: pa.RecordBatch, batch_bytes: int | None = None) -> None:
+        """Take a batch, of so many bytes if they were added up before."""
+        batch_bytes = batch.nbytes if batch_bytes is None else batch_bytes
         needed = batch_bytes + batch.num_rows * self._queued_work_bytes
         if self.bytes_held + needed > self._limit_bytes:
             raise BudgetError(

@@ -137,9 +137,10 @@ class SetCache:
     ) -> None:
         """As `HotCache.admit` says."""
         found = (page, page_at, start, matches, codes, met)
+        # Most who wait were met once: where all sets are full, they need not be looked for.
+        least_met = max(self.least_met, kernels.LEAST_TO_REPLACE) if self.has_been_full else self.least_met
         kernels.admit(
-            self._codes, self._facts, self.rows, self._state, *found, self.least_met, self._row_bytes, self.looks,
-            under_way,
+            self._codes, self._facts, self.rows, self._state, *found, least_met, self._row_bytes, self.looks, under_way
         )  # fmt: skip
 
     def renew(self) -> None:

@@ -33,7 +33,8 @@ ENTRIES, EVICTED = range(2)
 _ABSENT, _LOOK_AT, _LOOKS = 128, 8, 256
 _HIGHEST = 2**31 - 1
 _AHEAD = 32  # codes; a power of two
-_LEAST_TO_REPLACE = 2  # meetings: one is chance
+LEAST_TO_REPLACE = 2
+"""Meetings of who takes the place of another: one is chance."""
 _CODE_BYTES, _FACT_BYTES = 4 * WAYS, 2 * WAYS  # of a set
 _FACTS = types.Array(types.uint16, 1, "C")
 _READ_UINT32S = types.Array(types.uint32, 1, "C", readonly=True)
@@ -273,7 +274,7 @@ def admit(
         if way == WAYS:
             slot = (
                 _weakest(facts, WAYS * here, hits, look, under_way)
-                if hits >= _LEAST_TO_REPLACE
+                if hits >= LEAST_TO_REPLACE
                 else np.int64(-1)
             )
             if slot < 0:
@@ -344,6 +345,7 @@ __all__ = [
     "EMPTY",
     "ENTRIES",
     "EVICTED",
+    "LEAST_TO_REPLACE",
     "MOST_HITS",
     "WAYS",
     "admit",
