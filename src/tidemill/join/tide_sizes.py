@@ -22,8 +22,8 @@ _REGIONS_PER_STEP_OF_ONE = 8  # for each of which whole pages would fit
 _READS_AHEAD = 1
 _LARGE_BYTES = 16 * 2**20
 """Beyond which more is given to what passes through: longer pieces, several of them on their way at a time."""
-_MOST_ARRIVALS_BYTES = 11 * 2**19
-_MOST_OUTPUT_BYTES = 22 * 2**19
+_MOST_ARRIVALS_BYTES = 10 * 2**19
+_MOST_OUTPUT_BYTES = 18 * 2**19
 _INDEX_BYTES_OF_A_REGION = REGION_BYTES + 16
 RESERVED = ("arrivals", "hot_rows", "sketch", "waiting", "disk_buffer", "index", "output")
 

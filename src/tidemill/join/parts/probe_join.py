@@ -24,7 +24,7 @@ from tidemill.master.protocol import Master
 MOST_PATIENCE = 16
 """Times half the room's rows that may pass while rows wait. At Zipf 1.25, where one row in 16 misses, a room that must be served
 after half its rows is a quarter full, and four times as many bytes are read a row."""
-_PIECE_ROWS = 24_576  # probed together: their hot rows fit the second-level cache while columns are gathered
+_PIECE_ROWS = 20_480  # probed together: their hot rows fit the second-level cache while columns are gathered
 
 
 def may_meet(master: Master, plan: OutputPlan) -> bool:

@@ -63,6 +63,9 @@ class RegionJoin(ServedJoin):
         self._copies = plan.how in ("inner", "left") and bool(plan.chosen_columns)
         self._pairs_per = pairs_per(plan)
         self._regions = Regions(master, sizes.region_pages)
+        self._index_bytes = (
+            master.index_bytes + self._regions.bytes_held + len(self._regions) * REGION_BYTES
+        )  # asked for in every step
         for name in RESERVED:
             budget.reserve(name, getattr(sizes, f"{name}_bytes"))
         # Held by output
@@ -374,11 +377,10 @@ class RegionJoin(ServedJoin):
 
     def _disk_bytes(self) -> dict[str, int]:
         """Bytes in use, by reservation."""
-        regions = self._regions.bytes_held + len(self._regions) * REGION_BYTES
         return {
             "waiting": self._room.bytes_held,
             "disk_buffer": self._buffers_bytes(),
-            "index": self._master.index_bytes + regions,
+            "index": self._index_bytes,
             "output": self._output_bytes + self._departures.output_bytes + len(self._staging),
         }
 

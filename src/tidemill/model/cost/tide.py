@@ -23,7 +23,7 @@ from tidemill.model.prediction import SteadyState, memory_split
 from tidemill.model.work import Work
 from tidemill.model.workload import Workload
 
-_PIECE_ROWS = 24_576  # probed together at most
+_PIECE_ROWS = 20_480  # probed together at most
 _STRIP_BYTES = 9  # beside the waiting rows of a strip
 _FOUND_BYTES = 16  # beside a master row while it is read
 _HOT_CHANGES_PER_ROW = 0.016  # a quarter of the hot rows goes, and as many come, every 32 probes of each
