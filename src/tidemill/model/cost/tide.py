@@ -73,7 +73,7 @@ class TideModel:
     >>> sizes = MODEL.default_sizes(sales, 6_000_000)
     >>> flow = MODEL.flow(sales, sizes)
     >>> round(flow.hit_share, 2), round(flow.rows_per_region), round(2 * flow.waiting_rows / MODEL.regions(sales, sizes))
-    (0.59, 305, 305)
+    (0.59, 333, 333)
     """
 
     name: ClassVar[str] = "tide"
