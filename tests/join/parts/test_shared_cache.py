@@ -85,7 +85,7 @@ def test_another_version_keeps_all_but_what_changed(tmp_path: Path) -> None:
 def test_a_version_in_use_is_not_taken_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, identity: int
 ) -> None:
-    monkeypatch.setattr(module, "_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("tidemill.join.parts.shared_file._WAIT_SECONDS", 0.05)
     one, other = cache_at(tmp_path), cache_at(tmp_path)
     with one.used_for(1, 7, nothing_known):
         add(one, [1])

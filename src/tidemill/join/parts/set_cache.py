@@ -14,8 +14,10 @@ from tidemill.master.short_numbers import SHORT_CODE_BYTES
 
 SET_ENTRY_BYTES = 4 + 2
 """Beside the row itself: code, and what is known of it."""
-_PROBES_AN_AGE = 16  # for each place: as many rows as the sketch remembers, which says who is to come in
-_FULL = 0.9
+PROBES_AN_AGE = 16
+"""For each place: as many rows as the sketch remembers, which says who is to come in."""
+FULL = 0.9
+"""Of the places taken, when more would have come."""
 
 
 class SetCache:
@@ -92,7 +94,7 @@ class SetCache:
     @property
     def has_been_full(self) -> bool:
         """Whether more would have become hot if there had been room."""
-        return self.entries > _FULL * len(self._codes)
+        return self.entries > FULL * len(self._codes)
 
     @property
     def bytes_held(self) -> int:
@@ -121,7 +123,7 @@ class SetCache:
 
     def _age(self, probed: int) -> None:
         self._probed += probed
-        if self._probed > _PROBES_AN_AGE * len(self._codes):
+        if self._probed > PROBES_AN_AGE * len(self._codes):
             self._probed = 0
             kernels.halve_hits(self._facts)
 
@@ -158,4 +160,4 @@ class SetCache:
         self._look_at_memory(self._sets)
 
 
-__all__ = ["SET_ENTRY_BYTES", "SetCache"]
+__all__ = ["FULL", "PROBES_AN_AGE", "SET_ENTRY_BYTES", "SetCache"]

@@ -20,7 +20,7 @@ from tidemill.join.parts.sifting_kernels import (
     UNTIL,
     let_misses_wait,
 )
-from tidemill.master.addresses import fetch
+from tidemill.master.addresses import fetch, store_16
 from tidemill.master.row_kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, move_bytes
 
 WAYS = 8
@@ -30,14 +30,14 @@ MOST_HITS = 127
 ENTRIES, EVICTED = range(2)
 """Places in a state: codes that are there, and those that made room for others."""
 # What is known of a code: hits (7 bits), whether it does not exist, and number of the last look that found it (8 bits).
-_ABSENT, _LOOK_AT, _LOOKS = 128, 8, 256
-_HIGHEST = 2**31 - 1
-_AHEAD = 32  # codes; a power of two
+ABSENT, _LOOK_AT, _LOOKS = 128, 8, 256
+HIGHEST = 2**31 - 1
+AHEAD = 32  # codes; a power of two
 LEAST_TO_REPLACE = 2
 """Meetings of who takes the place of another: one is chance."""
-_CODE_BYTES, _FACT_BYTES = 4 * WAYS, 2 * WAYS  # of a set
-_FACTS = types.Array(types.uint16, 1, "C")
-_READ_UINT32S = types.Array(types.uint32, 1, "C", readonly=True)
+CODE_BYTES, FACT_BYTES = 4 * WAYS, 2 * WAYS  # of a set
+FACTS = types.Array(types.uint16, 1, "C")
+READ_UINT32S = types.Array(types.uint32, 1, "C", readonly=True)
 
 
 def _finder() -> Any:
@@ -62,12 +62,12 @@ def _finder() -> Any:
     return find
 
 
-_find = _finder()
+find_code = _finder()
 
 
 @njit(
     types.int64(
-        INT32S, _FACTS, types.int64, types.int64, READ_INT64S, READ_BOOLS, types.int64, types.int64, INT64S, INT64S,
+        INT32S, FACTS, types.int64, types.int64, READ_INT64S, READ_BOOLS, types.int64, types.int64, INT64S, INT64S,
         INT32S, INT64S,
     ),
     cache=True, nogil=True,
@@ -88,27 +88,30 @@ def _part(
 ) -> int:
     """As `_part` of `meeting_kernels`: how many rows miss; the others are listed with their places."""
     sets, base, fact_base = len(set_codes) // WAYS, set_codes.ctypes.data, facts.ctypes.data
-    home = np.empty(_AHEAD, dtype=np.int64)
-    for k in range(min(_AHEAD, len(codes))):
+    home = np.empty(AHEAD, dtype=np.int64)
+    for k in range(min(AHEAD, len(codes))):
         home[k] = home_slot(codes[k], sets)
-        fetch(base + _CODE_BYTES * home[k])
-        fetch(fact_base + _FACT_BYTES * home[k])
+        fetch(base + CODE_BYTES * home[k])
+        fetch(fact_base + FACT_BYTES * home[k])
     until, misses, leaving, matched = len(codes), 0, 0, 0
     looked = (look % _LOOKS) << _LOOK_AT
+    # Who misses writes too, lest there be a branch; but not to a place that another process may just be filling.
+    waste = np.empty(1, dtype=np.uint16)
+    nowhere = waste.ctypes.data
     for i in range(len(codes)):
-        turn, code = i & (_AHEAD - 1), codes[i]
+        turn, code = i & (AHEAD - 1), codes[i]
         here = home[turn]
-        if i + _AHEAD < len(codes):
-            home[turn] = home_slot(codes[i + _AHEAD], sets)
-            fetch(base + _CODE_BYTES * home[turn])
-            fetch(fact_base + _FACT_BYTES * home[turn])
+        if i + AHEAD < len(codes):
+            home[turn] = home_slot(codes[i + AHEAD], sets)
+            fetch(base + CODE_BYTES * home[turn])
+            fetch(fact_base + FACT_BYTES * home[turn])
         known[leaving] = i
         if not present[i]:
             at[leaving] = -1
             leaving += 1
             continue
-        way = _find(base + _CODE_BYTES * here, code)
-        is_hit = int((way < WAYS) & (code > EMPTY) & (code <= _HIGHEST) & (sets > 0))
+        way = find_code(base + CODE_BYTES * here, code)
+        is_hit = int((way < WAYS) & (code > EMPTY) & (code <= HIGHEST) & (sets > 0))
         slot = WAYS * here + (way & (WAYS - 1))
         is_miss = (1 - is_hit) & int(code >= lowest)  # the index knows that codes before do not exist
         if misses == most and is_miss:
@@ -116,9 +119,9 @@ def _part(
             break
         fact = np.int64(facts[slot])
         hits = fact & MOST_HITS
-        counted = looked | (fact & _ABSENT) | (hits + np.int64(hits < MOST_HITS))
-        facts[slot] = np.uint16(counted if is_hit else fact)
-        has_row = is_hit & int((fact & _ABSENT) == 0)
+        counted = looked | (fact & ABSENT) | (hits + np.int64(hits < MOST_HITS))
+        store_16(fact_base + 2 * slot if is_hit else nowhere, int(counted))
+        has_row = is_hit & int((fact & ABSENT) == 0)
         at[leaving] = slot * row_bytes if has_row else np.int64(-1)
         missing[misses] = i
         misses += is_miss
@@ -135,7 +138,7 @@ def _part(
 
 @njit(
     types.void(
-        INT32S, _FACTS, types.int64, types.int64, READ_INT64S, READ_BOOLS, *WAITS, types.int64, INT64S, INT64S, INT64S
+        INT32S, FACTS, types.int64, types.int64, READ_INT64S, READ_BOOLS, *WAITS, types.int64, INT64S, INT64S, INT64S
     ),
     cache=True, nogil=True,
 )  # fmt: skip
@@ -178,7 +181,7 @@ def meet(
 
 
 @njit(
-    types.void(INT32S, _FACTS, types.int64, types.int64, READ_INT64S, READ_BOOLS, INT64S, INT64S, INT64S),
+    types.void(INT32S, FACTS, types.int64, types.int64, READ_INT64S, READ_BOOLS, INT64S, INT64S, INT64S),
     cache=True, nogil=True,
 )  # fmt: skip
 def probe(
@@ -199,21 +202,34 @@ def probe(
         if not present[i]:
             continue
         here = home_slot(codes[i], sets)
-        way = _find(base + _CODE_BYTES * here, codes[i])
-        if way == WAYS or codes[i] <= EMPTY or codes[i] > _HIGHEST or sets == 0:
+        way = find_code(base + CODE_BYTES * here, codes[i])
+        if way == WAYS or codes[i] <= EMPTY or codes[i] > HIGHEST or sets == 0:
             rows[i] = -1
             continue
         slot = WAYS * here + way
         fact = np.int64(facts[slot])
         hits = fact & MOST_HITS
         facts[slot] = np.uint16(
-            ((look % _LOOKS) << _LOOK_AT) | (fact & _ABSENT) | (hits + np.int64(hits < MOST_HITS))
+            ((look % _LOOKS) << _LOOK_AT) | (fact & ABSENT) | (hits + np.int64(hits < MOST_HITS))
         )
-        if fact & _ABSENT == 0:
+        if fact & ABSENT == 0:
             at[i], rows[i], sizes[i] = slot * row_bytes, 1, row_bytes
 
 
-@njit(types.int64(_FACTS, types.int64, types.int64, types.int64, types.int64), cache=True, inline="always")
+@njit(types.int64(READ_INT64S, READ_UINT32S, types.int64, INT32S), cache=True, nogil=True)
+def met_often(codes: Int64s, met: UInt32s, least_met: int, often: Int32s) -> int:
+    """How many codes may become hot; their numbers are listed.
+
+    Most were met too seldom: they are left out without a branch, and no line of memory is asked for them.
+    """
+    count = 0
+    for k in range(len(codes)):
+        often[count] = k
+        count += int((met[k] >= least_met) & (codes[k] > EMPTY) & (codes[k] <= HIGHEST))
+    return count
+
+
+@njit(types.int64(FACTS, types.int64, types.int64, types.int64, types.int64), cache=True, inline="always")
 def _weakest(
     facts: UInt16s, first: int | np.int64, hits: int | np.int64, look: int, under_way: int
 ) -> np.int64:
@@ -229,7 +245,7 @@ def _weakest(
 
 @njit(
     types.void(
-        INT32S, _FACTS, BYTES, INT64S, READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S, _READ_UINT32S,
+        INT32S, FACTS, BYTES, INT64S, READ_BYTES, READ_INT64S, READ_INT64S, READ_INT64S, READ_INT64S, READ_UINT32S,
         types.int64, types.int64, types.int64, types.int64,
     ),
     cache=True, nogil=True,
@@ -256,20 +272,23 @@ def admit(
     """
     sets, base, fact_base = len(set_codes) // WAYS, set_codes.ctypes.data, facts.ctypes.data
     source, target = page.ctypes.data, rows.ctypes.data
-    home = np.empty(_AHEAD, dtype=np.int64)
-    for i in range(len(codes) + _AHEAD if sets else 0):
-        turn, k = i & (_AHEAD - 1), i - _AHEAD
+    often = np.empty(len(codes) + 1, dtype=np.int32)
+    count = met_often(codes, met, least_met, often) if sets else 0
+    home = np.empty(AHEAD, dtype=np.int64)
+    for i in range(count + AHEAD):
+        turn = i & (AHEAD - 1)
         here = home[turn]
-        if i < len(codes):
-            home[turn] = home_slot(codes[i], sets)
-            fetch(base + _CODE_BYTES * home[turn])
-            fetch(fact_base + _FACT_BYTES * home[turn])
-        if k < 0 or met[k] < least_met or codes[k] <= EMPTY or codes[k] > _HIGHEST:
+        if i < count:
+            home[turn] = home_slot(codes[often[i]], sets)
+            fetch(base + CODE_BYTES * home[turn])
+            fetch(fact_base + FACT_BYTES * home[turn])
+        if i < AHEAD:
             continue
-        place, hits = base + _CODE_BYTES * here, min(np.int64(met[k]), np.int64(MOST_HITS))
-        if _find(place, codes[k]) < WAYS:
+        k = often[i - AHEAD]
+        place, hits = base + CODE_BYTES * here, min(np.int64(met[k]), np.int64(MOST_HITS))
+        if find_code(place, codes[k]) < WAYS:
             continue
-        way = _find(place, EMPTY)
+        way = find_code(place, EMPTY)
         slot = WAYS * here + way
         if way == WAYS:
             slot = (
@@ -285,20 +304,18 @@ def admit(
             move_bytes(np.uintp(target + slot * row_bytes), np.uintp(source + page_at[start[k]]), row_bytes)
         long_ago = ((look + _LOOKS // 2) % _LOOKS) << _LOOK_AT
         set_codes[slot] = np.int32(codes[k])
-        facts[slot] = np.uint16(long_ago | (0 if matches[k] > 0 else _ABSENT) | hits)
+        facts[slot] = np.uint16(long_ago | (0 if matches[k] > 0 else ABSENT) | hits)
         state[ENTRIES] += 1
 
 
-@njit(types.void(_FACTS), cache=True, nogil=True)
+@njit(types.void(FACTS), cache=True, nogil=True)
 def halve_hits(facts: UInt16s) -> None:
     for slot in range(len(facts)):
         fact = np.int64(facts[slot])
         facts[slot] = np.uint16(fact - ((fact & MOST_HITS) + 1 >> 1))
 
 
-@njit(
-    types.void(INT32S, _FACTS, BYTES, types.int64, types.int64, types.int64, INT64S), cache=True, nogil=True
-)
+@njit(types.void(INT32S, FACTS, BYTES, types.int64, types.int64, types.int64, INT64S), cache=True, nogil=True)
 def rehash(
     set_codes: Int32s, facts: UInt16s, rows: UInt8s, row_bytes: int, sets: int, new_sets: int, state: Int64s
 ) -> None:
@@ -326,7 +343,7 @@ def rehash(
                 state[EVICTED] += 1
                 continue
             there = home_slot(np.int64(codes[way]), new_sets)
-            free = _find(base + _CODE_BYTES * there, EMPTY)
+            free = find_code(base + CODE_BYTES * there, EMPTY)
             slot = WAYS * there + free
             if free == WAYS:
                 hits = np.int64(known[way]) & MOST_HITS
@@ -342,15 +359,24 @@ def rehash(
 
 
 __all__ = [
+    "ABSENT",
+    "AHEAD",
+    "CODE_BYTES",
     "EMPTY",
     "ENTRIES",
     "EVICTED",
+    "FACTS",
+    "FACT_BYTES",
+    "HIGHEST",
     "LEAST_TO_REPLACE",
     "MOST_HITS",
+    "READ_UINT32S",
     "WAYS",
     "admit",
+    "find_code",
     "halve_hits",
     "meet",
+    "met_often",
     "probe",
     "rehash",
 ]
