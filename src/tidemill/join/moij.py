@@ -55,7 +55,7 @@ class MoijJoin(ArrivingJoin):
     each segment serves few rows.
 
     Memory: the index; eight of the paper's segments (0.1 MB each) that are matched and sixteen on their
-    way, 6 % at most; a stream buffer eight times the paper's; output up to 8 MiB; the rest is one piece
+    way, 6 % at most; a stream buffer sixteen times the paper's, 8 % at most; output up to 8 MiB; the rest is one piece
     that hot rows and waiting rows share, with a border that moves (`parts/shared_rows.py`).
 
     Source: Naeem et al., *Big Data Velocity Management*, IEEE Access 2020, §IV, Theorems 1 and 2,
@@ -212,7 +212,8 @@ class MoijJoin(ArrivingJoin):
     def _probe_disk(self, tally: StepTally) -> None:
         """Rounds until the step has read its pages, or output is full."""
         self._see_off(self._departures.until_none_served(), tally)
-        if self._given_bytes + self._rounds.most_output_bytes > self._columns_bytes:
+        taken_bytes = self._given_bytes + self._departures.output_bytes  # hits that are on their way among it
+        if taken_bytes + self._rounds.most_output_bytes > self._columns_bytes:
             return
         self._probed_since = 0
         pages_before, bytes_before = self._master.pages_read, self._master.bytes_read

@@ -18,6 +18,8 @@ _LEAST_SEGMENTS = 6  # of reads of which two are ahead
 _READS_AHEAD = 2
 _STEP_READS = 8  # matched before output is assembled: Arrow takes 0.2 ms a batch, however small
 _DISK_SHARE = 1 / 16
+_STREAM_BUFFERS = 16  # of the paper's, with work space five times as large: a piece of few rows costs as much as one of many
+_ARRIVALS_PART = 12
 _MOST_OUTPUT_BYTES = 8 * 2**20
 _ALIGNMENT_BYTES = 4096  # of a buffer for direct reads
 _ROW_WORK_BYTES = 16  # code and place of each row of a page
@@ -109,7 +111,8 @@ class MoijSizes:
             )
         segment_pages, segments, reads_ahead = page.fitting(int(spare * _DISK_SHARE))
         arrivals = least["arrivals"] + min(
-            spare // 25, 8 * _STREAM_BUFFER_BYTES // needs.stream_row_bytes * arrival
+            spare // _ARRIVALS_PART,
+            _STREAM_BUFFERS * _STREAM_BUFFER_BYTES // needs.stream_row_bytes * arrival,
         )
         parts = {
             "arrivals_bytes": arrivals,

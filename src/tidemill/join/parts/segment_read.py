@@ -1,7 +1,6 @@
 """Segments on their way from disk, for the rows that have waited longest."""
 
 from collections import deque
-from functools import cached_property
 
 import numpy as np
 
@@ -35,24 +34,20 @@ class SegmentRead:
         self.begins_segment = begins_segment
         self.end_page = int(first_page[-1] + pages[-1])
         self.pages = int(pages.sum())
+        self.buffer_bytes = 0
+        """Memory that the read takes at most."""
         self.first_row = np.zeros(len(segments) + 1, dtype=np.int64)
         """With which each segment begins in what was read, and the number of rows."""
-        self._master = master
         self._first_page = first_page
         self._ends = np.cumsum(pages)
         self._reading: PendingRows
         if len(segments) == 1:
             self._reading = master.begin_read(int(first_page[0]), self.pages)
+            self.buffer_bytes = master.run_buffer_bytes(int(first_page[0]), self.pages)
         else:
             wanted = np.repeat(first_page - self._ends + pages, pages) + np.arange(self.pages)
             self._reading = master.begin_pages(wanted)
-
-    @cached_property
-    def buffer_bytes(self) -> int:
-        """Memory that the read takes at most."""
-        pages = np.diff(self._ends, prepend=0).tolist()
-        runs = zip(self._first_page.tolist(), pages, strict=True)
-        return sum(self._master.run_buffer_bytes(*run) for run in runs)
+            self.buffer_bytes = master.rows_buffer_bytes(wanted)
 
     def first_page(self, number: int) -> int:
         """Of one of the segments."""
