@@ -4,7 +4,6 @@ An allocator that gives freed memory back to the system gets it again page by pa
 it takes to fill them. One that keeps it holds twice of what is in use.
 """
 
-import mmap
 import threading
 import weakref
 
@@ -12,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemill.core.large_pages import LARGE_PAGE_BYTES, in_large_pages
+
 UInt8s = npt.NDArray[np.uint8]
 
 _UNIT_BYTES = 64 * 1024
 _ALIGNMENT_BYTES = 4096
 _UNITS = 8  # at least so many of a size that grows by steps
-_LARGE_PAGE_BYTES = 2 * 2**20
 _LARGE_SHARE = 0.8  # of large pages that a block fills, or they would take more than they are worth
 
 
@@ -27,9 +27,9 @@ class MemoryBlock:
     __slots__ = ("address", "bytes", "first_word", "size_bytes")
 
     def __init__(self, size_bytes: int, *, may_be_large: bool = False) -> None:
-        fills = size_bytes / (-(-size_bytes // _LARGE_PAGE_BYTES) * _LARGE_PAGE_BYTES)
+        fills = size_bytes / (-(-size_bytes // LARGE_PAGE_BYTES) * LARGE_PAGE_BYTES)
         whole = (
-            _of_large_pages(size_bytes)
+            in_large_pages(size_bytes)
             if may_be_large and fills >= _LARGE_SHARE
             else np.empty(size_bytes, dtype=np.uint8)
         )
@@ -38,19 +38,6 @@ class MemoryBlock:
         """From a multiple of 4,096 on."""
         self.address = self.bytes.ctypes.data
         self.first_word: npt.NDArray[np.int64] = self.bytes[:8].view(np.int64)
-
-
-def _of_large_pages(size_bytes: int) -> UInt8s:
-    """Bytes from the beginning of a page of 2 MiB on, where the system has such pages.
-
-    A disk that reads past the page cache writes to whatever pieces the memory consists of: 64 of them for 256 KiB in pages of
-    4 KiB, one in a large page. On a virtual machine that was 43 µs of processor and 229 µs in all against 30 and 125.
-    """
-    memory = mmap.mmap(-1, size_bytes + _LARGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    whole: UInt8s = np.frombuffer(memory, dtype=np.uint8)
-    return whole[-whole.ctypes.data % _LARGE_PAGE_BYTES :][:size_bytes]
 
 
 class Recycled:

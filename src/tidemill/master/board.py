@@ -23,6 +23,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tidemill.core.large_pages import gather_file
+
 Int64s = npt.NDArray[np.int64]
 
 LANES = 2
@@ -83,6 +85,7 @@ class Board:
         size = head + slots * self._slot_bytes
         if os.fstat(self._file).st_size < size:
             os.ftruncate(self._file, size)
+            gather_file(self._file, size)  # all slots are in use soon after
         self._map = mmap.mmap(self._file, size)
         memory = np.frombuffer(self._map, dtype=np.uint8)
         parts = np.split(memory[:head].view(np.int64), numbers)
