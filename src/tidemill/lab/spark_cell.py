@@ -1,8 +1,8 @@
 """The cells of one contender and memory share, in a process and a session of their own: warm up, measure, compare.
 
 ```
-open │ lot "warm" │ for each size of batch:  lot "rows-N", warm-up then measured │ lot "check-N", compared, untimed
-     └─ fills caches, where the contender has any
+open │ lot "warm", around and around │ for each size of batch:  lot "rows-N", measured │ lot "check-N", compared, untimed
+     └─ fills caches, and Java compiles
 ```
 Speaks to the parent in lines of JSON: {"cell": {…}} for each cell that ended, or {"refused": …} where the memory is too
 small, or {"missing": …} where something that the contender stands on is not installed.
@@ -34,11 +34,14 @@ from tidemill.lab.spark_data import FILES_PER_BATCH, Lot, SparkData, check_lot, 
 from tidemill.lab.spark_flink import run_flink
 from tidemill.lab.spark_memory import Watch
 from tidemill.lab.streams import STREAM_SCHEMA
+from tidemill.spark.enrich import own_temporary_folder
 from tidemill.spark.memory_sample import forget_ended
 
 POLL_S = 0.05
 RUN_PREFIX = "run-"
-"""Of the scratch folder; the process id follows, so that a parent finds what a killed child left."""
+"""Of scratch folders; the process id follows, so that a parent finds what a killed child left."""
+WARM_UP_FACTOR = 2
+"""Times the seconds of a cell, before the first one: Java's compilers take 13 s of two cores in the first minute."""
 
 
 @dataclass(frozen=True)
@@ -72,31 +75,35 @@ def run_cells(cells: list[SparkCell]) -> None:
     """Cells of one contender and share; the parent is told after each."""
     first = cells[0]
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: first.cores])
-    with tempfile.TemporaryDirectory(
-        dir=first.folder, prefix=f"{RUN_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True
-    ) as place:
-        scratch = Path(place)
+    with _scratch(Path(first.folder)) as scratch, _scratch(own_temporary_folder()) as hot_rows:
         if first.contender == "flink-lookup":
             sizes = [cell.batch_rows for cell in cells]
             found = run_flink(first.data, sizes, first.memory_bytes, first.seconds, first.cores, scratch)
             for rows in sizes:
                 say({"cell": {"batch_rows": rows, **found}})
             return
-        with opened(first.contender, first.data, first.memory_bytes, first.cores, scratch) as contender:
+        with opened(
+            first.contender, first.data, first.memory_bytes, first.cores, scratch, hot_rows
+        ) as contender:
             runner = _Runner(contender, first.data, scratch)
             with Watch(contender.held_bytes, contender.files) as watch:
-                if contender.learns:
-                    runner.run(first.data.warm_lot(), first.seconds, least=1)
+                runner.warm_up(WARM_UP_FACTOR * first.seconds)
                 for cell in cells:
-                    forget_ended(scratch / "hot")
+                    forget_ended(hot_rows)
                     watch.restart()
-                    # Who is warm already, and takes longer than a cell should, is judged by a single batch.
-                    least = 1 if contender.learns else 2
-                    found = rates(cell, runner.run(measured_lot(cell.batch_rows), cell.seconds, least))
-                    peak_bytes = watch.peak_bytes
+                    # Who is warm, and takes longer than a cell should, is judged by a single batch.
+                    batches = runner.run(measured_lot(cell.batch_rows), cell.seconds, least=1)
+                    found, peak_bytes = rates(cell, batches), watch.peak_bytes
                     is_slow = found["batch_ms_p50"] > 1000 * cell.seconds
                     rows = min(other.batch_rows for other in cells) if is_slow else cell.batch_rows
                     say({"cell": {**found, "memory_peak_bytes": peak_bytes, **runner.compared(rows)}})
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    prefix = f"{RUN_PREFIX}{os.getpid()}-"
+    with tempfile.TemporaryDirectory(dir=folder, prefix=prefix, ignore_cleanup_errors=True) as place:
+        yield Path(place)
 
 
 class _Runner:
@@ -108,7 +115,17 @@ class _Runner:
         self._scratch = scratch
         self._queries = 0
 
-    def run(self, lot: Lot, seconds: float, least: int = 2) -> list[dict[str, Any]]:
+    def warm_up(self, seconds: float) -> None:
+        """Join the lot for that again and again, for about so many seconds; one batch of it in any case.
+
+        It is not left in the middle, unless a single batch takes too long: Spark ends workers whose task it ends.
+        """
+        lot, until, least, took = self._data.warm_lot(), time.monotonic() + seconds, 1, 0.0
+        while (left := until - time.monotonic()) > took / 2:
+            self.run(lot, left, least)
+            took, least = left - (until - time.monotonic()), lot.batches
+
+    def run(self, lot: Lot, seconds: float, least: int) -> list[dict[str, Any]]:
         """Progress of each batch of the lot, or of those that end within the seconds and of the least."""
         joined = self._contender.joined
         if self._contender.in_each_batch:

@@ -48,8 +48,6 @@ class Opened:
     rows: Kind = "left"
     in_each_batch: bool = False
     """Joins inside `foreachBatch`."""
-    learns: bool = True
-    """What it has seen makes it faster, so the lot for warming up is worth its time."""
     files: Callable[[], Iterable[Path]] = tuple
     """Of the master data, where they are read through the page cache."""
 
@@ -62,8 +60,19 @@ def check_contenders(names: Sequence[str]) -> tuple[str, ...]:
 
 
 @contextmanager
-def opened(name: str, data: SparkData, memory_bytes: int, cores: int, scratch: Path) -> Iterator[Opened]:
-    """The contender, until the session ends."""
+def opened(
+    name: str, data: SparkData, memory_bytes: int, cores: int, scratch: Path, hot_rows: Path
+) -> Iterator[Opened]:
+    """The contender, until the session ends.
+
+    Args:
+        name: Which.
+        data: What it joins.
+        memory_bytes: That ours, and those that keep lookups, may hold.
+        cores: Task slots.
+        scratch: A folder on disk.
+        hot_rows: A folder for what the workers of ours share, in memory as by default.
+    """
     if name in PLANS:
         with _session(name, cores, scratch, SETTINGS) as spark:
             yield _plan(name, spark, data)
@@ -71,17 +80,17 @@ def opened(name: str, data: SparkData, memory_bytes: int, cores: int, scratch: P
         with master_table(data, memory_bytes) as uri, _session(name, cores, scratch) as spark:
             yield Opened(
                 spark, lambda stream: looked_up(stream, uri), proportional_bytes("postgres"),
-                in_each_batch=True, learns=False, files=lambda: files_below(data.form("postgres") / "base"),
+                in_each_batch=True, files=lambda: files_below(data.form("postgres") / "base"),
             )  # fmt: skip
     elif name == "tide-cluster":
         with (
             cluster(cores, scratch) as address,
             _session(name, cores, scratch, {"spark.master": address}) as spark,
         ):
-            yield _ours(name, spark, data, memory_bytes, scratch)
+            yield _ours(name, spark, data, memory_bytes, hot_rows)
     else:
         with _session(name, cores, scratch) as spark:
-            yield _ours(name, spark, data, memory_bytes, scratch)
+            yield _ours(name, spark, data, memory_bytes, hot_rows)
 
 
 def _plan(name: str, spark: SparkSession, data: SparkData) -> Opened:
@@ -91,13 +100,11 @@ def _plan(name: str, spark: SparkSession, data: SparkData) -> Opened:
         PLANS[name](spark, data),
         resident_bytes("java"),
         rows="inner" if name == "spark-broadcast-stream" else "left",
-        learns=False,
         files=lambda: [] if read is None else files_below(read),
     )
 
 
-def _ours(name: str, spark: SparkSession, data: SparkData, memory_bytes: int, scratch: Path) -> Opened:
-    hot_rows = scratch / "hot"
+def _ours(name: str, spark: SparkSession, data: SparkData, memory_bytes: int, hot_rows: Path) -> Opened:
     sampler = MemorySampler(hot_rows)
     if name == "ceiling":
         return Opened(

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from tidemill.lab.spark_cell import RUN_PREFIX, SparkCell
 from tidemill.lab.spark_contenders import MEMORY_OF
+from tidemill.spark.enrich import own_temporary_folder
 
 GRACE_S = 300.0
 """Beyond ten times the seconds of each cell: caches and tables of a contender's own are filled first."""
@@ -87,8 +88,9 @@ def _run(
         alarm.cancel()
         _end(child.pid)
         child.wait()
-        for left in Path(cells[0].folder).glob(f"{RUN_PREFIX}{child.pid}-*"):
-            shutil.rmtree(left, ignore_errors=True)
+        for folder in (Path(cells[0].folder), own_temporary_folder()):
+            for left in folder.glob(f"{RUN_PREFIX}{child.pid}-*"):
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _end(group: int) -> None:
