@@ -21,7 +21,7 @@ def spark(
         list[float] | None, typer.Option(help="Memory as a share of the master data; may be repeated.")
     ] = None,
     master_rows: Annotated[int, typer.Option(help="Rows of master data.")] = 10_000_000,
-    seconds: Annotated[float, typer.Option(help="After which a cell begins no new batch.")] = 8.0,
+    seconds: Annotated[float, typer.Option(help="After which a cell begins no new batch.")] = 6.0,
     cores: Annotated[
         int | None, typer.Option(help="Pin everything to so many cores; all when left out.", min=1)
     ] = None,

@@ -17,7 +17,7 @@ from tidemill.lab.spark_measure import measure
 
 BATCHES = (1_000_000, 200_000, 2_000)
 MEMORY_SHARES = (0.01, 0.05, 0.1)
-SECONDS = 8.0
+SECONDS = 6.0
 """With which the default set ends within 25 minutes on two cores."""
 
 

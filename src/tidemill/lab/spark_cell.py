@@ -29,7 +29,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tidemill.core.errors import BudgetError, InternalError, StoreError
 from tidemill.lab.spark_check import expected, summed
-from tidemill.lab.spark_contenders import Opened, opened
+from tidemill.lab.spark_contenders import JOINS, Opened, opened
 from tidemill.lab.spark_data import FILES_PER_BATCH, Lot, SparkData, check_lot, measured_lot
 from tidemill.lab.spark_flink import run_flink
 from tidemill.lab.spark_memory import Watch
@@ -40,8 +40,10 @@ from tidemill.spark.memory_sample import forget_ended
 POLL_S = 0.05
 RUN_PREFIX = "run-"
 """Of scratch folders; the process id follows, so that a parent finds what a killed child left."""
-WARM_UP_FACTOR = 2
+WARM_UP_FACTOR = 4
 """Times the seconds of a cell, before the first one: Java's compilers take 13 s of two cores in the first minute."""
+PATIENCE_FACTOR = 4
+"""Times the seconds of a cell, after which one batch is enough where two were wanted."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class SparkCell:
     """Of the master data; None for contenders that hold what they like."""
     master_rows: int
     seconds: float
-    """After which no new batch is waited for, once two have ended."""
+    """After which no new batch is waited for, once enough have ended."""
     cores: int
     folder: str
     seed: int
@@ -91,8 +93,9 @@ def run_cells(cells: list[SparkCell]) -> None:
                 for cell in cells:
                     forget_ended(hot_rows)
                     watch.restart()
-                    # Who is warm, and takes longer than a cell should, is judged by a single batch.
-                    batches = runner.run(measured_lot(cell.batch_rows), cell.seconds, least=1)
+                    # Hot rows are those of a query: the first batch of one has few.
+                    least = 2 if cell.contender in JOINS else 1
+                    batches = runner.run(measured_lot(cell.batch_rows), cell.seconds, least)
                     found, peak_bytes = rates(cell, batches), watch.peak_bytes
                     is_slow = found["batch_ms_p50"] > 1000 * cell.seconds
                     rows = min(other.batch_rows for other in cells) if is_slow else cell.batch_rows
@@ -116,11 +119,11 @@ class _Runner:
         self._queries = 0
 
     def warm_up(self, seconds: float) -> None:
-        """Join the lot for that again and again, for about so many seconds; one batch of it in any case.
+        """Join the lot for that again and again, for about so many seconds.
 
-        It is not left in the middle, unless a single batch takes too long: Spark ends workers whose task it ends.
+        It is not left in the middle, unless it takes longer than that: Spark ends workers whose task it ends.
         """
-        lot, until, least, took = self._data.warm_lot(), time.monotonic() + seconds, 1, 0.0
+        lot, until, least, took = self._data.warm_lot(), time.monotonic() + seconds, 0, 0.0
         while (left := until - time.monotonic()) > took / 2:
             self.run(lot, left, least)
             took, least = left - (until - time.monotonic()), lot.batches
@@ -145,7 +148,7 @@ class _Runner:
 
         stream = self._stream(lot) if contender.in_each_batch else contender.joined(self._stream(lot))
         with self._started(stream.writeStream.foreachBatch(add)) as query:
-            _batches(query, lot, 0.0, lot.batches)
+            _batches(query, lot, 0.0, least=1)
         right = expected(contender.session, self._data, batch_rows, contender.rows)
         return {"same_rows": found == right, "verified_rows": found[0]}
 
@@ -167,12 +170,16 @@ class _Runner:
 def _batches(query: StreamingQuery, lot: Lot, seconds: float, least: int) -> list[dict[str, Any]]:
     """Progress of each batch that has ended. A batch under way when time is up is given up.
 
+    Time is up when the seconds are over and the least has ended, or one batch after much longer, if one is wanted at all.
+
     Only the last one is asked for meanwhile: each that is told costs the JVM a call and a text, and twenty times a second
     all of them took half a core.
     """
-    deadline, seen = time.monotonic() + seconds, 0
-    while seen < lot.batches and (seen < least or time.monotonic() < deadline):
+    began, seen, enough = time.monotonic(), 0, least
+    while seen < lot.batches and (seen < enough or time.monotonic() - began < seconds):
         time.sleep(POLL_S)
+        if time.monotonic() - began > PATIENCE_FACTOR * seconds:
+            enough = min(least, 1)
         failure = query.exception()
         if failure is not None or not query.isActive:
             raise InternalError(f"the query ended: {failure}", code="query_ended")
