@@ -28,7 +28,7 @@ UInt8s = npt.NDArray[np.uint8]
 Pages = Int64s | slice
 """Numbers of pages; as a slice for neighbours, which is found faster."""
 WORK_BYTES_PER_ROW = 8 + 8
-_MOST_KEPT_BYTES = 8 * 2**20
+_MOST_KEPT_BYTES = 6 * 2**20  # three reads of `tide`, each in a large page: more would be kept for nothing
 _MANY_READS = 4  # that are worth asking for together
 _RUN_BLOCKS = RUN_BYTES // PAGE_ALIGNMENT_BYTES
 
