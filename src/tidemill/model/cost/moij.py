@@ -51,7 +51,7 @@ class MoijModel:
     >>> sales = Workload(master_rows=136_000, master_row_bytes=120, stream_row_bytes=20, zipf_exponent=1.0)
     >>> state = MODEL.steady_state(sales, MODEL.default_sizes(sales, 1_000_000))
     >>> round(state.hit_share, 2), round(1 / state.work_per_row.reads, 1)
-    (0.59, 82.7)
+    (0.59, 77.7)
 
     Source: Naeem et al., *Big Data Velocity Management*, IEEE Access 2020, §VI: eq. 2 divided by w_N + w_S is the
     work of one row here. What differs, and why:
