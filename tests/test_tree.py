@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MADE_BY_TOOLS = {"build", "dist", "tidemill-demo", "spark-warehouse", "__pycache__"}
+MADE_BY_TOOLS = {
+    "build",
+    "dist",
+    "tidemill-bench",
+    "tidemill-bench-spark",
+    "tidemill-demo",
+    "spark-warehouse",
+    "__pycache__",
+}
 MOST_LINES = 400
 
 # In pieces, so that this file does not hold what it forbids.
