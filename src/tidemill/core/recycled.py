@@ -4,6 +4,7 @@ An allocator that gives freed memory back to the system gets it again page by pa
 it takes to fill them. One that keeps it holds twice of what is in use.
 """
 
+import mmap
 import threading
 import weakref
 
@@ -19,23 +20,36 @@ _UNIT_BYTES = 64 * 1024
 _ALIGNMENT_BYTES = 4096
 _UNITS = 8  # at least so many of a size that grows by steps
 _LARGE_SHARE = 0.8  # of large pages that a block fills, or they would take more than they are worth
+_MOST_SHARE = 2
+"""Of the limit: blocks are larger than what is asked for, and one that was handed on comes back only when the next is due. With
+less `tide` let go of half of its blocks and made them anew, each time with pages that the system had to fill with zeros."""
+_LEAST_MAPPED_BYTES = 256 * 1024
+"""Smaller blocks are the C library's: a process may have 65,530 pieces of its own, and batches may be collected."""
 
 
 class MemoryBlock:
-    """A piece of memory with all that is asked of it again and again: numpy takes a microsecond for an address."""
+    """A piece of memory with all that is asked of it again and again: numpy takes a microsecond for an address.
 
-    __slots__ = ("address", "bytes", "first_word", "size_bytes")
+    It has addresses for half as much again, so that it can become larger: only what was written to takes memory. What
+    the C library has it keeps in part when it is freed: 16 MB where blocks of 9 MB were in use.
+    """
+
+    __slots__ = ("address", "bytes", "first_word", "most_bytes", "size_bytes")
 
     def __init__(self, size_bytes: int, *, may_be_large: bool = False) -> None:
         fills = size_bytes / (-(-size_bytes // LARGE_PAGE_BYTES) * LARGE_PAGE_BYTES)
-        whole = (
-            in_large_pages(size_bytes)
-            if may_be_large and fills >= _LARGE_SHARE
-            else np.empty(size_bytes, dtype=np.uint8)
-        )
+        if may_be_large and fills >= _LARGE_SHARE:
+            self.bytes: UInt8s = in_large_pages(size_bytes)
+        elif size_bytes >= _LEAST_MAPPED_BYTES:
+            place = mmap.mmap(-1, size_bytes * 3 // 2, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self.bytes = np.frombuffer(place, dtype=np.uint8)
+        else:
+            whole = np.empty(size_bytes + _ALIGNMENT_BYTES, dtype=np.uint8)
+            self.bytes = whole[-whole.ctypes.data % _ALIGNMENT_BYTES :][:size_bytes]
+
         self.size_bytes = size_bytes
-        self.bytes: UInt8s = whole[-whole.ctypes.data % _ALIGNMENT_BYTES :]
-        """From a multiple of 4,096 on."""
+        """That were asked for at most."""
+        self.most_bytes = len(self.bytes)
         self.address = self.bytes.ctypes.data
         self.first_word: npt.NDArray[np.int64] = self.bytes[:8].view(np.int64)
 
@@ -53,12 +67,12 @@ class Recycled:
     True
 
     Args:
-        limit_bytes: Of all blocks.
+        limit_bytes: Of what is in use at a time; all blocks together take twice as much at most.
         large_pages: Whether blocks that fill pages of 2 MiB lie in such, where the system has them.
     """
 
     def __init__(self, limit_bytes: int, *, large_pages: bool = False) -> None:
-        self._limit_bytes = limit_bytes
+        self._most_bytes = int(_MOST_SHARE * limit_bytes)
         self._large_pages = large_pages
         self._free: list[MemoryBlock] = []
         self._used_bytes = 0
@@ -87,25 +101,39 @@ class Recycled:
     def _fitting(self, size_bytes: int) -> MemoryBlock:
         # Sizes that differ little take blocks of one size, or each would need a new one.
         unit = max(_UNIT_BYTES, (1 << size_bytes.bit_length()) // (2 * _UNITS))
-        wanted = -(-(size_bytes + _ALIGNMENT_BYTES) // unit) * unit
-        best = None
-        for block in self._free:
-            if block.size_bytes >= wanted and (best is None or block.size_bytes < best.size_bytes):
-                best = block
+        wanted = -(-size_bytes // unit) * unit
+        best = self._best(wanted)
         # A collection may have given blocks back, or let some go, since they were looked at.
         if best is not None and best in self._free:
             self._free.remove(best)
+            if best.size_bytes < wanted:
+                self._keep_below(self._most_bytes - self._used_bytes - wanted)
+                best.size_bytes = wanted
             return best
-        self._keep_below(self._limit_bytes - self._used_bytes - wanted)
+        self._keep_below(self._most_bytes - self._used_bytes - wanted)
         return MemoryBlock(wanted, may_be_large=self._large_pages)
+
+    def _best(self, wanted: int) -> MemoryBlock | None:
+        """The smallest free block that is large enough, or else the largest that can become so; the last one that came
+        back where several are: a processor's cache still has it."""
+        best = None
+        for block in reversed(self._free):
+            if block.most_bytes < wanted:
+                continue
+            if best is None or (
+                best.size_bytes > block.size_bytes >= wanted
+                if best.size_bytes >= wanted
+                else block.size_bytes > best.size_bytes
+            ):
+                best = block
+        return best
 
     def take_back(self, block: MemoryBlock) -> None:
         """Nobody refers to a block any more."""
         with self._lock:
             self._used_bytes -= block.size_bytes
             self._free.append(block)
-            # A block is somewhat larger than what was asked for: it shall not go for that.
-            self._keep_below(self._limit_bytes + self._limit_bytes // _UNITS - self._used_bytes)
+            self._keep_below(self._most_bytes - self._used_bytes)
 
     def _keep_below(self, most_bytes: int) -> None:
         while self._free and sum(block.size_bytes for block in self._free) > most_bytes:
