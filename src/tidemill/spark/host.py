@@ -4,6 +4,7 @@ Spark gives a partition to any worker, ends idle workers after a minute and kill
 needed for right results: hot rows lie in files that every worker maps, waiting rows never outlive their task.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -60,9 +61,7 @@ class HostedJoins:
                 for join, total in zip(joins, totals, strict=True):
                     in_use.enter_context(join.hot_rows_in_use())
                     rows = _joined(join, rows, total)
-                for output in rows:
-                    die_if_told("with_hot_rows")
-                    yield with_metrics_column(output) if self.tells else output
+                yield from map(self._leaving, rows)  # a loop would hold what has left until the next one is there
             clean = True
         finally:
             if not clean:  # a task that was ended in the middle leaves rows waiting: the next one starts anew
@@ -72,6 +71,10 @@ class HostedJoins:
             shed = shedding.told if shedding is not None else None
             yield telling_row(self.output_schema, context.partitionId() if context else 0, totals, shed)
         pa.default_memory_pool().release_unused()
+
+    def _leaving(self, output: pa.RecordBatch) -> pa.RecordBatch:
+        die_if_told("with_hot_rows")
+        return with_metrics_column(output) if self.tells else output
 
     def _arriving(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches if self.shed is not None else self._declared(batches):
@@ -114,11 +117,13 @@ def _joined(
 ) -> Iterator[pa.RecordBatch]:
     for report in drive(join.join, rows):
         total.add(report, join.hot_bytes)
-        for output in report.outputs:
+        outputs = deque(report.outputs)
+        del report  # what has left is let go: the next output is made in its memory
+        while outputs:
             if join.as_of is None:
-                yield output
+                yield outputs.popleft()
             else:
-                picked, with_version = join.as_of.pick_and_count(output)
+                picked, with_version = join.as_of.pick_and_count(outputs.popleft())
                 total.add_versions(with_version)
                 yield picked
 

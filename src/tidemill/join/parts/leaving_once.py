@@ -112,13 +112,18 @@ class LeavingOnce:
         return known[has_match], at[has_match]
 
     def _next(self, limit_bytes: int) -> tuple[slice, int]:
-        """Rows that leave with the next batch, one at least, and bytes of their matches."""
+        """Rows that leave with the next batch, one at least, and bytes of their matches.
+
+        Those that need several batches leave in batches of one size: each is made in the memory of one before.
+        """
         begin, rows = self.next_row, len(self.at)
         if begin == 0 and self._bytes <= limit_bytes:
             return slice(0, rows), self._probed.matches_bytes
         sizes = self._probed.sizes(self._layout, self._rows)
         ends = np.cumsum(sizes[begin:] + self._each_bytes)
-        count = max(1, int(np.searchsorted(ends, limit_bytes, side="right")))
+        batches = -(-int(ends[-1]) // max(1, limit_bytes))
+        even_bytes = int(ends[-1]) // batches + int(sizes.max()) + self._each_bytes
+        count = max(1, int(np.searchsorted(ends, min(limit_bytes, even_bytes), side="right")))
         count = min(count, rows - begin)
         return slice(begin, begin + count), int(ends[count - 1]) - count * self._each_bytes if count else 0
 
