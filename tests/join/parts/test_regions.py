@@ -105,10 +105,12 @@ def test_few_rows_of_a_long_region_read_only_their_pages(stores):
     regions = Regions(master, 16)
     codes = master.first_codes[[0, 12]] + 2
     assert regions.pages_for(np.array([0]), np.array([2]), codes).tolist() == [0, 12]
-    near = master.first_codes[[3, 6]] + 2
-    assert regions.pages_for(np.array([0]), np.array([2]), near).tolist() == [3, 4, 5, 6], (
+    near = master.first_codes[[3, 5]] + 2
+    assert regions.pages_for(np.array([0]), np.array([2]), near).tolist() == [3, 4, 5], (
         "a small gap is read along"
     )
+    farther = master.first_codes[[3, 6]] + 2
+    assert regions.pages_for(np.array([0]), np.array([2]), farther).tolist() == [3, 6]
     many = np.repeat(codes, 8)
     assert regions.pages_for(np.array([0]), np.array([16]), many).tolist() == list(range(16))
 
