@@ -101,7 +101,7 @@ class Recycled:
     def _fitting(self, size_bytes: int) -> MemoryBlock:
         # Sizes that differ little take blocks of one size, or each would need a new one.
         unit = max(_UNIT_BYTES, (1 << size_bytes.bit_length()) // (2 * _UNITS))
-        wanted = -(-size_bytes // unit) * unit
+        wanted = max(1, -(-size_bytes // unit)) * unit
         best = self._best(wanted)
         # A collection may have given blocks back, or let some go, since they were looked at.
         if best is not None and best in self._free:
@@ -115,7 +115,8 @@ class Recycled:
 
     def _best(self, wanted: int) -> MemoryBlock | None:
         """The smallest free block that is large enough, or else the largest that can become so; the last one that came
-        back where several are: a processor's cache still has it."""
+        back where several are: a processor's cache still has it.
+        """
         best = None
         for block in reversed(self._free):
             if block.most_bytes < wanted:

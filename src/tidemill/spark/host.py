@@ -61,7 +61,8 @@ class HostedJoins:
                 for join, total in zip(joins, totals, strict=True):
                     in_use.enter_context(join.hot_rows_in_use())
                     rows = _joined(join, rows, total)
-                yield from map(self._leaving, rows)  # a loop would hold what has left until the next one is there
+                # A loop would hold what has left until the next one is there.
+                yield from map(self._leaving, rows)
             clean = True
         finally:
             if not clean:  # a task that was ended in the middle leaves rows waiting: the next one starts anew
