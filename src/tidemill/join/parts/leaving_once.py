@@ -119,13 +119,15 @@ class LeavingOnce:
         begin, rows = self.next_row, len(self.at)
         if begin == 0 and self._bytes <= limit_bytes:
             return slice(0, rows), self._probed.matches_bytes
+        if begin == rows:
+            return slice(begin, begin), 0
         sizes = self._probed.sizes(self._layout, self._rows)
         ends = np.cumsum(sizes[begin:] + self._each_bytes)
         batches = -(-int(ends[-1]) // max(1, limit_bytes))
         even_bytes = int(ends[-1]) // batches + int(sizes.max()) + self._each_bytes
         count = max(1, int(np.searchsorted(ends, min(limit_bytes, even_bytes), side="right")))
         count = min(count, rows - begin)
-        return slice(begin, begin + count), int(ends[count - 1]) - count * self._each_bytes if count else 0
+        return slice(begin, begin + count), int(ends[count - 1]) - count * self._each_bytes
 
 
 __all__ = ["LeavingOnce"]
