@@ -91,6 +91,37 @@ def test_a_join_that_told_nothing_begins_with_what_another_told_last(master: Mas
     assert own.tolist() == [0]
 
 
+def test_what_was_told_last_is_kept(
+    master: MasterData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_start, "_FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(warm_start, "_FILES_KEPT", 2)
+    cache = cache_on(master, tmp_path / "cache")
+    with cache.used_for(1, 1, lambda *_: None):
+        warm_up(cache, master, np.array([2], dtype=np.int64))
+        for number, owner in enumerate(("zero", "one", "two", "three")):
+            HotCodes(master.path, owner).tell(cache)
+            os.utime(master.path / "hot" / f"{owner}.codes", (number, number))
+    kept = {file.stem for file in (master.path / "hot").iterdir()}
+    assert kept == {"two", "three"}
+
+
+def test_the_first_telling_is_soon_and_the_next_ones_later(
+    master: MasterData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(warm_start.time, "monotonic", lambda: now)
+    cache, told, told_at = cache_on(master, tmp_path / "cache"), HotCodes(master.path, "query"), []
+    with cache.used_for(1, 1, lambda *_: None):
+        warm_up(cache, master, np.array([2], dtype=np.int64))
+        file = master.path / "hot" / "query.codes"
+        for now in range(200):
+            file.unlink(missing_ok=True)
+            told.tell(cache)
+            told_at += [now] * file.exists()
+    assert told_at == [1, 3, 7, 15, 31, 63, 123, 183]
+
+
 def test_those_with_most_hits_are_told_where_all_are_too_many(
     master: MasterData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 ```
 open │ lot "warm", around and around │ for each size of batch:  lot "rows-N", measured │ lot "check-N", compared, untimed
-     └─ fills caches, and Java compiles
+     └─ fills caches, and Java compiles                         └─ before, if batches are small, around and around
 ```
 Speaks to the parent in lines of JSON: {"cell": {…}} for each cell that ended, or {"refused": …} where the memory is too
 small, or {"missing": …} where something that the contender stands on is not installed.
@@ -42,6 +42,11 @@ RUN_PREFIX = "run-"
 """Of scratch folders; the process id follows, so that a parent finds what a killed child left."""
 WARM_UP_FACTOR = 4
 """Times the seconds of a cell, before the first one: Java's compilers take 13 s of two cores in the first minute."""
+SMALL_BATCH_ROWS = 50_000
+"""Such a batch is mostly Spark's own work for each batch, which Java has compiled after some hundred of them: `ceiling` took
+73 ms at first and 44 ms then, `spark-broadcast-stream` 579 and 541."""
+SMALL_WARM_UP_FACTOR = 3
+"""Times the seconds of a cell, before one of small batches."""
 PATIENCE_FACTOR = 4
 """Times the seconds of a cell, after which one batch is enough where two were wanted."""
 
@@ -89,13 +94,16 @@ def run_cells(cells: list[SparkCell]) -> None:
         ) as contender:
             runner = _Runner(contender, first.data, scratch)
             with Watch(contender.held_bytes, contender.files) as watch:
-                runner.warm_up(WARM_UP_FACTOR * first.seconds)
+                runner.warm_up(first.data.warm_lot(), WARM_UP_FACTOR * first.seconds)
                 for cell in cells:
+                    lot = measured_lot(cell.batch_rows)
+                    if cell.batch_rows < SMALL_BATCH_ROWS:
+                        runner.warm_up(lot, SMALL_WARM_UP_FACTOR * cell.seconds)
                     forget_ended(hot_rows)
                     watch.restart()
                     # Hot rows are those of a query: the first batch of one has few.
                     least = 2 if cell.contender in JOINS else 1
-                    batches = runner.run(measured_lot(cell.batch_rows), cell.seconds, least)
+                    batches = runner.run(lot, cell.seconds, least)
                     found, peak_bytes = rates(cell, batches), watch.peak_bytes
                     is_slow = found["batch_ms_p50"] > 1000 * cell.seconds
                     rows = min(other.batch_rows for other in cells) if is_slow else cell.batch_rows
@@ -118,12 +126,12 @@ class _Runner:
         self._scratch = scratch
         self._queries = 0
 
-    def warm_up(self, seconds: float) -> None:
-        """Join the lot for that again and again, for about so many seconds.
+    def warm_up(self, lot: Lot, seconds: float) -> None:
+        """Join a lot again and again, for about so many seconds.
 
         It is not left in the middle, unless it takes longer than that: Spark ends workers whose task it ends.
         """
-        lot, until, least, took = self._data.warm_lot(), time.monotonic() + seconds, 0, 0.0
+        until, least, took = time.monotonic() + seconds, 0, 0.0
         while (left := until - time.monotonic()) > took / 2:
             self.run(lot, left, least)
             took, least = left - (until - time.monotonic()), lot.batches

@@ -2,6 +2,8 @@
 
 import os
 import time
+from collections import deque
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +18,15 @@ from tidemill.master import MasterData
 FOLDER = "hot"
 _MAGIC = b"tidemill hot codes 1\n"
 _EVERY_SECONDS = 60.0
-_FIRST_SECONDS = 10.0
-"""After which a join tells for the first time: a new host then need not wait for a minute's knowledge."""
+_FIRST_SECONDS = 1.0
+"""After which a join tells for the first time, then after twice as long and so on: most that is popular is known soon."""
+_TOLD_SHARE = 0.01
+"""Of a worker's time, at most, for telling: many gigabytes of hot rows are not looked through each second."""
 _CODES_AT_A_TIME = 2**16
 _PAGES_AT_A_TIME = 64  # 1 MiB, as reads of the join are
+_READS_AHEAD = 4
+_FILES_KEPT = 16
+"""Of all who share the store: whoever begins reads its own, or the newest."""
 _MET_OFTEN = 4  # so that a code stays for some renewals without a hit
 
 
@@ -35,18 +42,23 @@ class HotCodes:
 
     def __init__(self, store: Path, owner: str) -> None:
         self._file = store / FOLDER / f"{owner}.codes"
-        self._tell_at = time.monotonic() + _FIRST_SECONDS
+        self._wait_seconds = _FIRST_SECONDS
+        self._tell_at = time.monotonic() + self._wait_seconds
 
     def tell(self, cache: SharedRowCache | SharedSetCache) -> None:
-        """Write down what is hot, once a minute at most."""
-        if time.monotonic() < self._tell_at or not cache.entries:
+        """Write down what is hot: soon at first, then once a minute at most."""
+        began = time.monotonic()
+        if began < self._tell_at or not cache.entries:
             return
-        self._tell_at = time.monotonic() + _EVERY_SECONDS
         try:
             self._file.parent.mkdir(exist_ok=True)
             write_atomically(self._file, _MAGIC + cache.popular_codes().tobytes())
+            self._forget_oldest()
         except OSError:  # a store that workers may not write to
-            return
+            pass
+        ended = time.monotonic()
+        self._wait_seconds = min(2 * self._wait_seconds, _EVERY_SECONDS)
+        self._tell_at = ended + max(self._wait_seconds, (ended - began) / _TOLD_SHARE)
 
     def read(self) -> Int64s | None:
         """The codes that were hot, ascending; those that another join on this data told last, where it has told nothing."""
@@ -62,7 +74,18 @@ class HotCodes:
         """Its own file, or the newest of the others: what is popular for one stream mostly is for the next."""
         if self._file.exists():
             return self._file
-        return max(self._file.parent.glob("*.codes"), key=lambda file: file.stat().st_mtime)
+        return max(self._file.parent.glob("*.codes"), key=_told_at)
+
+    def _forget_oldest(self) -> None:
+        for file in sorted(self._file.parent.glob("*.codes"), key=_told_at)[:-_FILES_KEPT]:
+            file.unlink(missing_ok=True)
+
+
+def _told_at(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:  # forgotten by another process meanwhile
+        return 0.0
 
 
 def warm_up(cache: SharedRowCache | SharedSetCache, master: MasterData, codes: Int64s) -> int:
@@ -80,16 +103,25 @@ def _read_some(cache: SharedRowCache | SharedSetCache, master: MasterData, codes
     codes, first = codes[here], first[here]
     pages, begin = np.unique(first, return_index=True)
     begin = np.append(begin, len(codes))
-    for at in range(0, len(pages), _PAGES_AT_A_TIME):
-        if cache.is_full:
-            break
-        some = pages[at : at + _PAGES_AT_A_TIME]
-        wanted = codes[begin[at] : begin[at + len(some)]]
-        read = master.begin_pages(some).result()
+    reads = (
+        (at, master.begin_pages(pages[at : at + _PAGES_AT_A_TIME]))
+        for at in range(0, len(pages), _PAGES_AT_A_TIME)
+    )
+    ahead = deque(islice(reads, _READS_AHEAD))
+    while ahead and not cache.is_full:
+        at, reading = ahead.popleft()
+        read, edges = reading.result(), begin[at : at + _PAGES_AT_A_TIME + 1]
+        ahead.extend(islice(reads, 1))
+        wanted, rows = codes[edges[0] : edges[-1]], np.diff(edges)
         start, matches = np.empty((2, len(wanted)), dtype=np.int64)
-        rows = np.diff(begin[at : at + len(some) + 1])
-        edges = read.page_start
-        find(read.codes, np.repeat(edges[:-1], rows), np.repeat(edges[1:], rows), wanted, start, matches)
+        find(
+            read.codes,
+            np.repeat(read.page_start[:-1], rows),
+            np.repeat(read.page_start[1:], rows),
+            wanted,
+            start,
+            matches,
+        )
         met = np.full(len(wanted), _MET_OFTEN, dtype=np.uint32)
         cache.admit(read.buffer, read.at, start, matches, wanted, met)
 
