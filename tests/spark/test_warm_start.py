@@ -110,7 +110,7 @@ def test_the_first_telling_is_soon_and_the_next_ones_later(
     master: MasterData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(warm_start.time, "monotonic", lambda: now)
+    monkeypatch.setattr("time.monotonic", lambda: now)
     cache, told, told_at = cache_on(master, tmp_path / "cache"), HotCodes(master.path, "query"), []
     with cache.used_for(1, 1, lambda *_: None):
         warm_up(cache, master, np.array([2], dtype=np.int64))
