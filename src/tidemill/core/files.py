@@ -11,11 +11,11 @@ import google_crc32c
 from tidemill.core.errors import StoreError
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content` so that a reader or a crash sees the old file or the new one."""
+def write_atomically(path: Path, *content: bytes | memoryview) -> None:
+    """Replace `path` by `content`, piece after piece, so that a reader or a crash sees the old file or the new one."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     with aside.open("wb") as file:
-        file.write(content)
+        file.writelines(content)
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)

@@ -138,6 +138,7 @@ class WorkerJoin:
         self._board: Board | None = None
         self._told = HotCodes(lookup.master_path, hint_name(f"{owner} {lookup.name}"))
         self._files: tuple[Path, ...] = ()
+        self._reads_bytes = 0
         self.join: SemiStreamJoin
         if lookup.algorithm == TideJoin.name:
             shares = HostShares.of(self.master, lookup.plan, lookup.memory_bytes, workers)
@@ -149,6 +150,7 @@ class WorkerJoin:
             posted = board_file(folder, setting, f"{self.master.identity} {shares}")
             self._board = self._open_board(posted, shares, workers) if shares.board_bytes else None
             self._files = (file, posted)
+            self._reads_bytes = shares.worker.disk_buffer_bytes
             forget_unused(folder)
             self.join = TideJoin(
                 self.master, lookup.plan, budget, sizes=shares.worker, hot=self._hot, board=self._board
@@ -208,7 +210,7 @@ class WorkerJoin:
         with hot.alone_in("warming") as is_mine:
             codes = self._told.read() if is_mine and not hot.entries else None
             if codes is not None:
-                warm_up(hot, self.master, codes)
+                warm_up(hot, self.master, codes, self._reads_bytes)  # the join reads nothing meanwhile
 
     def _changed_codes(self, version: int, identity: int) -> Int64s | None:
         """Codes that changed since another version; None if that is not known or was not of this store."""

@@ -28,6 +28,9 @@ _FORMAT, _IS_CHANGING, _VERSION, _IDENTITY = range(4)
 _SETTING = slice(8, 12)
 _STATE = slice(16, 22)
 _WAIT_SECONDS = 2.0
+_MOST_TOLD_CODES = 2**20
+"""However large the file is: 8 MB to write, and no more rows to read for whoever begins with them."""
+_NOBODY = np.empty(0, dtype=np.int64)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 ChangedCodes = Callable[[int, int], Int64s | None]
@@ -101,15 +104,20 @@ class SharedFile(ABC):
 
     def popular_codes(self) -> Int64s:
         """Those hot now that have most hits, ascending; not all, since they take memory."""
-        most = max(1, self._most_told_codes)
+        most = max(1, min(self._most_told_codes, _MOST_TOLD_CODES))
         by_hits = np.zeros(2**16, dtype=np.int64)
         for _, hits in self._parts():
             by_hits += np.bincount(hits, minlength=2**16)
-        with_so_many = np.cumsum(by_hits[::-1])[::-1]
+        with_so_many = np.append(np.cumsum(by_hits[::-1])[::-1], 0)
         least = int(np.count_nonzero(with_so_many > most))
+        of_equals = most - int(with_so_many[least])
         codes, end = np.empty(most, dtype=np.int64), 0  # no list of parts: there may be millions
         for some, hits in self._parts():
-            often = some[hits >= least][: most - end]
+            equals = np.flatnonzero(hits == least - 1)[:of_equals] if least else _NOBODY
+            of_equals -= len(equals)
+            is_told = hits >= least
+            is_told[equals] = True
+            often = some[is_told][: most - end]
             codes[end : end + len(often)] = often
             end += len(often)
         codes[:end].sort()
