@@ -2,7 +2,7 @@
 
 ```
 open │ lot "warm", around and around │ for each size of batch:  lot "rows-N", measured │ lot "check-N", compared, untimed
-     └─ fills caches, and Java compiles                         └─ before, if batches are small, around and around
+     └─ fills caches, and Java compiles                         └─ small ones: before it lot "small-warm-N", around and around
 ```
 Speaks to the parent in lines of JSON: {"cell": {…}} for each cell that ended, or {"refused": …} where the memory is too
 small, or {"missing": …} where something that the contender stands on is not installed.
@@ -30,7 +30,15 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tidemill.core.errors import BudgetError, InternalError, StoreError
 from tidemill.lab.spark_check import expected, summed
 from tidemill.lab.spark_contenders import JOINS, Opened, opened
-from tidemill.lab.spark_data import FILES_PER_BATCH, Lot, SparkData, check_lot, measured_lot
+from tidemill.lab.spark_data import (
+    FILES_PER_BATCH,
+    SMALL_BATCH_ROWS,
+    Lot,
+    SparkData,
+    check_lot,
+    measured_lot,
+    small_warm_lot,
+)
 from tidemill.lab.spark_flink import run_flink
 from tidemill.lab.spark_memory import Watch
 from tidemill.lab.streams import STREAM_SCHEMA
@@ -42,9 +50,6 @@ RUN_PREFIX = "run-"
 """Of scratch folders; the process id follows, so that a parent finds what a killed child left."""
 WARM_UP_FACTOR = 4
 """Times the seconds of a cell, before the first one: Java's compilers take 13 s of two cores in the first minute."""
-SMALL_BATCH_ROWS = 50_000
-"""Such a batch is mostly Spark's own work for each batch, which Java has compiled after some hundred of them: `ceiling` took
-73 ms at first and 44 ms then, `spark-broadcast-stream` 579 and 541."""
 SMALL_WARM_UP_FACTOR = 3
 """Times the seconds of a cell, before one of small batches."""
 PATIENCE_FACTOR = 4
@@ -98,7 +103,7 @@ def run_cells(cells: list[SparkCell]) -> None:
                 for cell in cells:
                     lot = measured_lot(cell.batch_rows)
                     if cell.batch_rows < SMALL_BATCH_ROWS:
-                        runner.warm_up(lot, SMALL_WARM_UP_FACTOR * cell.seconds)
+                        runner.warm_up(small_warm_lot(cell.batch_rows), SMALL_WARM_UP_FACTOR * cell.seconds)
                     forget_ended(hot_rows)
                     watch.restart()
                     # Hot rows are those of a query: the first batch of one has few.
