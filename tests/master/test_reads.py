@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tidemill.core.errors import SpecError, StoreError
 from tidemill.master import MasterData
-from tidemill.master.layout import PAGE_ALIGNMENT_BYTES, RUN_BYTES
+from tidemill.master.layout import INDEX_FILE, MANIFEST_FILE, PAGE_ALIGNMENT_BYTES, PAGES_FILE, RUN_BYTES
 from tidemill.master.page_files import PageFiles
 
 ROWS = 60_000
@@ -144,6 +144,41 @@ def test_a_read_that_fails_names_its_page(stores, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(StoreError, match=r"page 5 .*Input/output error") as refusal:
             store.read_pages([5, 6])
         assert refusal.value.page == 5
+        assert (refusal.value.code, refusal.value.retryable) == ("page_unreadable", True)
+        assert "run it again" in refusal.value.next_move
+
+
+@pytest.mark.parametrize(
+    ("number", "passes"),
+    [
+        (errno.EIO, True),
+        (errno.ESTALE, True),
+        (errno.EMFILE, True),
+        (errno.ENOENT, False),
+        (errno.EACCES, False),
+    ],
+)
+@pytest.mark.parametrize("name", [PAGES_FILE, INDEX_FILE, MANIFEST_FILE])
+def test_a_file_that_cannot_be_opened_may_be_tried_again_if_that_may_pass(
+    stores, monkeypatch: pytest.MonkeyPatch, name: str, number: int, *, passes: bool
+):
+    path = stores[False, 1].path
+
+    def refusing(real):
+        def opened(file, *rest, **more):
+            if str(file).endswith(name):
+                raise OSError(number, os.strerror(number), str(file))
+            return real(file, *rest, **more)
+
+        return opened
+
+    monkeypatch.setattr(os, "open", refusing(os.open))
+    monkeypatch.setattr(pa, "memory_map", refusing(pa.memory_map))
+    monkeypatch.setattr(Path, "read_bytes", refusing(Path.read_bytes))
+    with pytest.raises(StoreError, match=name) as refusal:
+        MasterData.open(path)
+    assert (refusal.value.code, refusal.value.retryable) == ("unreadable", passes)
+    assert ("run it again" in refusal.value.next_move) == passes
 
 
 def test_no_thread_is_left_after_close(tmp_path: Path):

@@ -1,5 +1,6 @@
 """A batch has one master version, whatever becomes current or expires around it."""
 
+import errno
 import json
 import os
 import threading
@@ -113,6 +114,30 @@ def test_an_expire_between_choice_and_claim_gives_a_newer_version(
     assert claim_version(store, "q", 0, BATCH) == 2
     assert calls == [1, 2]
     assert read_claim(store / "claims" / "q.0").version == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "passes", "next_move"),
+    [
+        (errno.ESTALE, True, "run it again"),
+        (errno.ENOSPC, True, "run it again"),
+        (errno.EROFS, False, "hard links"),
+    ],
+)
+@pytest.mark.parametrize("call", ["link", "mkdir"])
+def test_a_claim_that_fails_may_be_tried_again_unless_none_can_be_made(
+    store: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, next_move: str, *, passes: bool
+):
+    def refusing(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refusing)
+        with pytest.raises(StoreError, match=r"batch 0 of query q could not be claimed") as refusal:
+            claim_version(store, "q", 0, BATCH)
+    assert (refusal.value.code, refusal.value.retryable) == ("claim_failed", passes)
+    assert next_move in refusal.value.next_move
+    assert claim_version(store, "q", 0, BATCH) == 1
 
 
 def test_a_kept_version_that_is_gone_gives_way_to_the_current_one(store: Path):

@@ -9,6 +9,7 @@ from typing import Any
 import google_crc32c
 
 from tidemill.core.errors import StoreError
+from tidemill.core.passing import NEXT_MOVE, may_pass
 
 
 def write_atomically(path: Path, *content: bytes | memoryview) -> None:
@@ -66,7 +67,8 @@ def read_sealed(path: Path) -> dict[str, Any]:
         raise StoreError(
             f"cannot read {path}: {error}",
             code="unreadable",
-            next_move="check that the file is there and whole",
+            next_move=NEXT_MOVE if may_pass(error) else "check that the file is there and whole",
+            retryable=may_pass(error),
         ) from error
     return unseal(record, str(path))
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidemill.core.errors import StoreError
 from tidemill.core.files import write_atomically
+from tidemill.core.passing import NEXT_MOVE, may_pass
 from tidemill.master.hashing import Bools, Int64s
 from tidemill.master.layout import INDEX_FILE, Manifest
 
@@ -121,7 +122,8 @@ def read_batch(file: Path, file_bytes: int, file_crc: int) -> pa.RecordBatch:
         raise StoreError(
             f"cannot read {file}: {error}",
             code="unreadable",
-            next_move="restore the file, or build the master data again",
+            next_move=NEXT_MOVE if may_pass(error) else "restore the file, or build the master data again",
+            retryable=may_pass(error),
             file=str(file),
         ) from error
     if content.size != file_bytes or google_crc32c.value(content) != file_crc:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemill.core.errors import StoreError
+from tidemill.core.passing import NEXT_MOVE, may_pass
 from tidemill.master.hashing import Int64s
 from tidemill.master.index import read_columns, write_columns
 from tidemill.master.layout import BLOCKS_FILE, KEYS_FILE, Manifest
@@ -121,7 +122,8 @@ def _mapped(file: Path, file_bytes: int) -> memoryview:
         raise StoreError(
             f"cannot read {file}: {error}",
             code="unreadable",
-            next_move="restore the file, or build the master data again",
+            next_move=NEXT_MOVE if may_pass(error) else "restore the file, or build the master data again",
+            retryable=may_pass(error),
             file=str(file),
         ) from error
     if content.size != file_bytes:

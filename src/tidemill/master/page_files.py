@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.core.errors import StoreError
+from tidemill.core.passing import NEXT_MOVE, may_pass
 from tidemill.master.layout import PageFile
 
 
@@ -72,7 +73,8 @@ def _opened(file: Path, *, direct: bool) -> int:
         raise StoreError(
             f"cannot open {file}: {error.strerror}",
             code="unreadable",
-            next_move="restore the file, or build the master data again",
+            next_move=NEXT_MOVE if may_pass(error) else "restore the file, or build the master data again",
+            retryable=may_pass(error),
             file=str(file),
         ) from error
 

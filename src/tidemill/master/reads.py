@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemill.core.errors import SpecError, StoreError
+from tidemill.core.passing import NEXT_MOVE, may_pass
 from tidemill.core.recycled import Recycled
 from tidemill.master.board_kernels import BYTES, HANDLE, NUMBER, OFFSET, PLAN_WIDTH
 from tidemill.master.hashing import Bools, Int64s
@@ -289,11 +290,11 @@ class PageReader:
             offset = int(job.offset[first]) * PAGE_ALIGNMENT_BYTES
             done = self._files.read_into(room, int(job.file[first]), offset)
         except OSError as error:
-            raise self._corrupt(job.pages, first, f"cannot be read: {error}") from error
+            raise self._refused(job.pages, first, f"cannot be read: {error}", error) from error
         if done < len(room):
             ends = (job.begin[first + 1 :] - job.begin[first]) * PAGE_ALIGNMENT_BYTES
             cut = int(np.searchsorted(ends, done, side="right"))
-            raise self._corrupt(
+            raise self._refused(
                 job.pages, first + cut, f"is cut: the file ends {int(ends[cut]) - done} bytes too early"
             )
 
@@ -307,20 +308,23 @@ class PageReader:
 
     def _verified(self, job: "_Job", bad: int) -> PageRows:
         if bad >= 0:
-            raise self._corrupt(job.pages, bad, "fails its checksum")
+            raise self._refused(job.pages, bad, "fails its checksum")
         rows = int(job.page_start[-1])
         job.buffer.flags.writeable = False
         codes, at = job.found
         return PageRows(job.buffer, codes[:rows], at[:rows], job.page_start)
 
-    def _corrupt(self, pages: Pages, which: int, what: str) -> StoreError:
+    def _refused(self, pages: Pages, which: int, what: str, error: OSError | None = None) -> StoreError:
+        """What is said of a page whose content is wrong, or that could not be read."""
+        passes = error is not None and may_pass(error)
         page = pages.start + which if isinstance(pages, slice) else int(pages[which])
         offset = int(self._index.offset[page]) * PAGE_ALIGNMENT_BYTES
         file = str(self._files.paths[int(self._index.file[page])])
         return StoreError(
             f"page {page} of {file} at offset {offset} {what}",
-            code="page_corrupt",
-            next_move="restore the file from a copy, or build the master data again",
+            code="page_corrupt" if error is None else "page_unreadable",
+            next_move=NEXT_MOVE if passes else "restore the file from a copy, or build the master data again",
+            retryable=passes,
             file=file,
             page=page,
             offset=offset,

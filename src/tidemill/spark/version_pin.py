@@ -8,6 +8,7 @@ expire marks what goes ─▶ reads intents and claims ─▶ removes what is in
 Either the expire sees the intent, or the task sees the mark: a claim never names a version that is gone.
 """
 
+import errno
 import json
 import os
 import threading
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 
 from tidemill.core.errors import StoreError
+from tidemill.core.passing import NEXT_MOVE
 from tidemill.master.expire import CLAIMS_FOLDER, is_going
 from tidemill.master.layout import MANIFEST_FILE, current_version, version_folder, versions_on_disk
 from tidemill.spark.refresh import Claim, Refresh
@@ -23,6 +25,8 @@ FORMAT = 2  # 2: with the times of the claim; 1: the version alone
 KEPT_BATCHES = 1_000
 """Spark re-runs the last batch only; older claims tell which version a batch of the past has used."""
 _MOST_TRIES = 100
+_FINAL = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP, errno.ENOTDIR)
+"""Errors of a folder in which no claim can be made, however often it is tried."""
 
 
 def claim_version(store: Path, query_id: str, batch_id: int, refresh: Refresh) -> int:
@@ -31,8 +35,23 @@ def claim_version(store: Path, query_id: str, batch_id: int, refresh: Refresh) -
     All tasks of a batch, their retries and a re-run after a crash get the same answer, whatever became current
     meanwhile. The version is there and stays as long as its claim does.
     """
-    folder = store / CLAIMS_FOLDER
-    claim = folder / f"{query_id}.{batch_id}"
+    claim = store / CLAIMS_FOLDER / f"{query_id}.{batch_id}"
+    try:
+        return _claimed(store, claim, query_id, batch_id, refresh)
+    except OSError as error:
+        is_final = error.errno in _FINAL
+        mend = f"let workers write to {claim.parent} and make hard links there"
+        raise StoreError(
+            f"the version of batch {batch_id} of query {query_id} could not be claimed in {claim.parent}: {error}",
+            code="claim_failed",
+            next_move=mend if is_final else NEXT_MOVE,
+            retryable=not is_final,
+            file=str(claim),
+        ) from error
+
+
+def _claimed(store: Path, claim: Path, query_id: str, batch_id: int, refresh: Refresh) -> int:
+    folder = claim.parent
     if not claim.exists():
         folder.mkdir(parents=True, exist_ok=True)
         _claim_first(store, claim, _last_claim(folder, query_id, batch_id), refresh)
