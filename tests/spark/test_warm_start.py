@@ -14,6 +14,7 @@ from tidemill.spark import warm_start
 from tidemill.spark.warm_start import HotCodes, warm_up
 
 READS_BYTES = 2**21
+TITLE = warm_start._TITLE % 8
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_a_full_cache_takes_no_more(master: MasterData, tmp_path: Path) -> None:
         assert 0 < entries < 4000
 
 
-@pytest.mark.parametrize("content", [b"", b"other", b"tidemill hot codes 1\n123"])
+@pytest.mark.parametrize("content", [b"", b"other", b"tidemill hot codes 1\n12345678", TITLE + b"123"])
 def test_a_damaged_hint_is_a_cold_start(master: MasterData, content: bytes) -> None:
     (master.path / "hot").mkdir()
     (master.path / "hot" / "query.codes").write_bytes(content)
@@ -83,7 +84,7 @@ def test_a_join_that_told_nothing_begins_with_what_another_told_last(master: Mas
     folder.mkdir()
     for number, owner in enumerate(("older", "newer")):
         file = folder / f"{owner}.codes"
-        file.write_bytes(b"tidemill hot codes 1\n" + np.array([number], dtype=np.int64).tobytes())
+        file.write_bytes(TITLE + np.array([number], dtype=np.int64).tobytes())
         os.utime(file, (number, number))
     told = HotCodes(master.path, "new").read()
     assert told is not None

@@ -13,11 +13,12 @@ from tidemill.core.files import write_atomically
 from tidemill.join.parts.kernels import Int64s
 from tidemill.join.parts.leaving_kernels import find
 from tidemill.join.parts.shared_cache import SharedRowCache
+from tidemill.join.parts.shared_file import ToldCodes
 from tidemill.join.parts.shared_sets import SharedSetCache
 from tidemill.master import MasterData
 
 FOLDER = "hot"
-_MAGIC = b"tidemill hot codes 1\n"
+_TITLE = b"tidemill hot codes 2, %d bytes each\n"
 _EVERY_SECONDS = 60.0
 _FIRST_SECONDS = 1.0
 """After which a join tells for the first time, then after twice as long and so on: most that is popular is known soon."""
@@ -75,23 +76,26 @@ class HotCodes:
         schedule.wait_seconds = min(2 * schedule.wait_seconds, _EVERY_SECONDS)
         schedule.tell_at = ended + max(schedule.wait_seconds, (ended - began) / _TOLD_SHARE)
 
-    def _write(self, codes: Int64s) -> None:
+    def _write(self, codes: ToldCodes) -> None:
         try:
             self._file.parent.mkdir(exist_ok=True)
-            write_atomically(self._file, _MAGIC, codes.data)
+            write_atomically(self._file, _TITLE % codes.itemsize, codes.data)
             self._forget_oldest()
         except OSError:  # a store that workers may not write to
             pass
 
-    def read(self) -> Int64s | None:
+    def read(self) -> ToldCodes | None:
         """The codes that were hot, ascending; those that another join on this data told last, where it has told nothing."""
         try:
             content = self._newest().read_bytes()
         except (OSError, ValueError):
             return None
-        if not content.startswith(_MAGIC) or (len(content) - len(_MAGIC)) % 8:
-            return None
-        return np.frombuffer(content, np.int64, offset=len(_MAGIC))
+        for kind in (np.int32, np.int64):
+            each = np.dtype(kind).itemsize
+            title = _TITLE % each
+            if content.startswith(title) and not (len(content) - len(title)) % each:
+                return np.frombuffer(content, kind, offset=len(title))
+        return None
 
     def _newest(self) -> Path:
         """Its own file, or the newest of the others: what is popular for one stream mostly is for the next."""
@@ -112,7 +116,7 @@ def _told_at(file: Path) -> float:
 
 
 def warm_up(
-    cache: SharedRowCache | SharedSetCache, master: MasterData, codes: Int64s, most_bytes: int
+    cache: SharedRowCache | SharedSetCache, master: MasterData, codes: ToldCodes, most_bytes: int
 ) -> int:
     """How many entries the cache has after the rows of these codes, ascending, were read.
 
@@ -127,7 +131,7 @@ def warm_up(
     pages_at_a_time = min(_MOST_PAGES_AT_A_TIME, most_bytes // (_BUFFERS * master.longest_page_bytes))
     until = time.monotonic() + _MOST_SECONDS
     for at in range(0, len(codes), _CODES_AT_A_TIME):
-        some = np.unique(codes[at : at + _CODES_AT_A_TIME])
+        some = np.unique(codes[at : at + _CODES_AT_A_TIME]).astype(np.int64)
         _read_some(cache, master, some, max(1, pages_at_a_time), until)
     return cache.entries
 

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +29,14 @@ _FORMAT, _IS_CHANGING, _VERSION, _IDENTITY = range(4)
 _SETTING = slice(8, 12)
 _STATE = slice(16, 22)
 _WAIT_SECONDS = 2.0
-_MOST_TOLD_CODES = 2**20
-"""However large the file is: 8 MB to write, and no more rows to read for whoever begins with them."""
+_MOST_TOLD_CODES = 2**21
+"""However large the file is: 8 to 16 MB to write, and no more rows to read for whoever begins with them."""
 _NOBODY = np.empty(0, dtype=np.int64)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 ChangedCodes = Callable[[int, int], Int64s | None]
 """Codes that changed since a version of this number and identity, or None if that is not known."""
+ToldCodes = npt.NDArray[np.int32 | np.int64]
 CodesAndHits = tuple[Int64s, npt.NDArray[np.uint16]]
 
 
@@ -76,6 +78,9 @@ class SharedFile(ABC):
 
     # What lies in it.
 
+    _code_type: ClassVar[type[np.int32] | type[np.int64]] = np.int64
+    """Of the codes that it can hold."""
+
     @property
     @abstractmethod
     def _most_told_codes(self) -> int:
@@ -102,7 +107,7 @@ class SharedFile(ABC):
     def _forget(self, codes: Int64s) -> None:
         """Let some go. Nobody else looks."""
 
-    def popular_codes(self) -> Int64s:
+    def popular_codes(self) -> ToldCodes:
         """Those hot now that have most hits, ascending; not all, since they take memory."""
         most = max(1, min(self._most_told_codes, _MOST_TOLD_CODES))
         by_hits = np.zeros(2**16, dtype=np.int64)
@@ -111,7 +116,7 @@ class SharedFile(ABC):
         with_so_many = np.append(np.cumsum(by_hits[::-1])[::-1], 0)
         least = int(np.count_nonzero(with_so_many > most))
         of_equals = most - int(with_so_many[least])
-        codes, end = np.empty(most, dtype=np.int64), 0  # no list of parts: there may be millions
+        codes, end = np.empty(most, dtype=self._code_type), 0  # no list of parts: there may be millions
         for some, hits in self._parts():
             equals = np.flatnonzero(hits == least - 1)[:of_equals] if least else _NOBODY
             of_equals -= len(equals)
@@ -213,4 +218,4 @@ class SharedFile(ABC):
         self._words[_IS_CHANGING] = 0
 
 
-__all__ = ["HEADER_BYTES", "ChangedCodes", "CodesAndHits", "SharedFile", "identity_number"]
+__all__ = ["HEADER_BYTES", "ChangedCodes", "CodesAndHits", "SharedFile", "ToldCodes", "identity_number"]

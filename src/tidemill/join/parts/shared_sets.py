@@ -15,7 +15,7 @@ from tidemill.join.parts.set_cache_kernels import EMPTY, LEAST_TO_REPLACE, MOST_
 from tidemill.join.parts.shared_file import HEADER_BYTES, CodesAndHits, SharedFile
 from tidemill.master.rows import RowLayout, UInt8s
 
-_BYTES_PER_TOLD_CODE = 64
+_BYTES_PER_TOLD_CODE = 32
 _SLOTS_AT_A_TIME = 2**17
 _REFUSED_SHARE = 1 / 16  # of the places: so many that found none, and room is made
 _NO_LOOK = (
@@ -102,9 +102,11 @@ class SharedSetCache(SharedFile):
 
     # What the file asks of it.
 
+    _code_type = np.int32
+
     @property
     def _most_told_codes(self) -> int:
-        """Which take an eighth of the memory of hot rows."""
+        """Which take an eighth of the memory of hot rows, and are nearly all."""
         return self._size_bytes // _BYTES_PER_TOLD_CODE
 
     def _parts(self) -> Iterator[CodesAndHits]:
