@@ -2,7 +2,9 @@
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -12,9 +14,15 @@ _IN_USE_SECONDS = 10  # each task marks the files that it uses
 
 
 def note_baseline(folder: Path) -> None:
-    """Leave this process's memory before the join, so that a sampler can tell what the join added."""
+    """Leave this process's memory before the join, so that a sampler can tell what the join added.
+
+    Notes of processes that have ended go.
+    """
     place = _notes(folder)
     place.mkdir(parents=True, exist_ok=True)
+    for note in place.glob("[0-9]*"):
+        if _worker(note) is None:
+            note.unlink(missing_ok=True)
     process = psutil.Process()
     text = f"{process.create_time()} {held_bytes(process.pid)}"
     write_atomically(place / str(os.getpid()), text.encode())
@@ -46,6 +54,21 @@ def _notes(folder: Path) -> Path:
     return folder / "workers"
 
 
+class _Worker(NamedTuple):
+    process: int
+    baseline_bytes: int
+
+
+def _worker(note: Path) -> _Worker | None:
+    """The one that left the note; None if it has ended, whoever has its number now."""
+    try:
+        created, baseline = note.read_text().split()
+        process = psutil.Process(int(note.name))
+        return _Worker(process.pid, int(baseline)) if process.create_time() == float(created) else None
+    except (psutil.Error, OSError, ValueError):
+        return None
+
+
 class MemorySampler:
     """Keeps the peak of all samples. What several workers map counts once in all."""
 
@@ -58,13 +81,10 @@ class MemorySampler:
         """Bytes that the living workers hold now above their idle baselines."""
         held = shared_bytes(self._hot_rows) if self._folder.is_dir() else 0
         for note in self._folder.glob("[0-9]*"):
-            try:
-                created, baseline = note.read_text().split()
-                worker = psutil.Process(int(note.name))
-                if worker.create_time() == float(created):
-                    held += max(0, held_bytes(worker.pid) - int(baseline))
-            except (psutil.Error, OSError, ValueError):
-                continue  # the worker ended meanwhile
+            worker = _worker(note)
+            if worker is not None:
+                with suppress(OSError):  # it ended meanwhile
+                    held += max(0, held_bytes(worker.process) - worker.baseline_bytes)
         self.peak_bytes = max(self.peak_bytes, held)
         return held
 
