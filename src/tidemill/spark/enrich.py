@@ -23,6 +23,7 @@ from tidemill.master import MasterData
 from tidemill.spark.auto import Wish, decided
 from tidemill.spark.columns import METRICS_COLUMN
 from tidemill.spark.executors import context_of, tasks_at_a_time, tasks_of_a_host
+from tidemill.spark.fate_counts import FateRules, fate_rules
 from tidemill.spark.host import HostedJoins
 from tidemill.spark.late import MATCHED_COLUMN, Late, check_late, late_output
 from tidemill.spark.lookup import HostedLookup, Lookup, On, planned
@@ -123,6 +124,7 @@ def _hosted(
     tasks: int | None,
     observe_as: str | Observation | None,
     hot_rows: Path | str | None,
+    fates: FateRules | None = None,
 ) -> DataFrame:
     """The rows through the joins, and around them where they are shed."""
     context = context_of(rows)
@@ -142,6 +144,7 @@ def _hosted(
         workers=workers,
         folder=(Path(hot_rows) if hot_rows is not None else own_temporary_folder()).absolute(),
         tells=observation is not None,
+        fates=fates,
     )
     if shed is not None:
         even = tasks or (tasks_at_a_time(context) if context is not None else hosted.workers)
@@ -154,7 +157,8 @@ def _hosted(
     dealt = rows if shed is not None else _dealt(rows, context, tasks, schema)
     with _own_pool(context):
         joined = dealt.mapInArrow(hosted.run_task, output)
-    return joined if observation is None else observed(joined, observation)
+    has_deadline = fates is not None and fates.deadline_ms is not None
+    return joined if observation is None else observed(joined, observation, tells_now=has_deadline)
 
 
 def _with_fates(
@@ -184,10 +188,11 @@ def _with_fates(
             )
         check_late(late, how, parking, on=key, master=master, is_streaming=rows.isStreaming)
     marked = matched_as or (MATCHED_COLUMN if late != "emit" else None)
+    rules = fate_rules(marked if late != "emit" else None, key, parking)
     lookups = as_lookups(
         master, on=on, how=how, columns=columns, prefix=prefix, matched_as=marked, as_of=as_of, condition=condition
     )  # fmt: skip
-    fated = _hosted(rows, lookups, shed, schema=None, **wishes)
+    fated = _hosted(rows, lookups, shed, schema=None, fates=rules, **wishes)
     if marked is not None and late != "emit":
         if shed is not None:  # such a row has not looked for its master row: no late fate is for it
             fated = fated.withColumn(marked, sf.col(marked) | sf.col(SHED_REASON_COLUMN).isNotNull())

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tidemill.core.errors import InternalError
 from tidemill.join.drive import drive
 from tidemill.spark.collector import leave_alone_what_stays
 from tidemill.spark.failpoint import die_if_told
+from tidemill.spark.fate_counts import FateCounts, FateRules
 from tidemill.spark.lookup import HostedLookup
 from tidemill.spark.metrics import LookupTotals, telling_row, with_metrics_column
 from tidemill.spark.shed_task import HostedShed
@@ -39,6 +41,8 @@ class HostedJoins:
     """Whether a row behind the others says what the task did."""
     shed: HostedShed | None = None
     """Which rows go around the joins, and leave with a reason."""
+    fates: FateRules | None = None
+    """By which the row that tells says what becomes of the others."""
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -50,6 +54,7 @@ class HostedJoins:
         totals = [_totals(lookup, join) for lookup, join in zip(self.lookups, joins, strict=True)]
         rows = self._arriving(batches)
         clean = False
+        fates = FateCounts(self.fates) if self.tells and self.fates is not None else None
         shedding = self.shed.begin() if self.shed is not None else None
         try:
             if shedding is not None:
@@ -62,7 +67,7 @@ class HostedJoins:
                     in_use.enter_context(join.hot_rows_in_use())
                     rows = _joined(join, rows, total)
                 # A loop would hold what has left until the next one is there.
-                yield from map(self._leaving, rows)
+                yield from map(self._leaving, rows, repeat(fates))
             clean = True
         finally:
             if not clean:  # a task that was ended in the middle leaves rows waiting: the next one starts anew
@@ -70,11 +75,15 @@ class HostedJoins:
         if self.tells:
             context = TaskContext.get()
             shed = shedding.told if shedding is not None else None
-            yield telling_row(self.output_schema, context.partitionId() if context else 0, totals, shed)
+            partition = context.partitionId() if context else 0
+            told = fates.told if fates is not None else None
+            yield telling_row(self.output_schema, partition, totals, shed, told)
         pa.default_memory_pool().release_unused()
 
-    def _leaving(self, output: pa.RecordBatch) -> pa.RecordBatch:
+    def _leaving(self, output: pa.RecordBatch, fates: FateCounts | None) -> pa.RecordBatch:
         die_if_told("with_hot_rows")
+        if fates is not None:
+            fates.add(output)
         return with_metrics_column(output) if self.tells else output
 
     def _arriving(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

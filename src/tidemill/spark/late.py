@@ -32,6 +32,8 @@ SHED_AT_COLUMN = "_shed_at"
 MATCHED_COLUMN = "_matched"
 """Name for `matched_as` where the user asked for none; `late_output` takes it out again."""
 LEAVING = ("joined", "unmatched", "defaulted")
+LAST_FATES = {"emit": "unmatched", "reject": "rejected", "default": "defaulted"}
+"""What a row is once its deadline has passed, by the parking's `then`."""
 
 
 class Fates(NamedTuple):
@@ -120,7 +122,7 @@ def late_output(
     waited_ms = F.unix_millis(now) - F.unix_millis(F.coalesce(since, now))
     # A NULL can never meet a master row, so it waits for none.
     hopeless = is_null | (waited_ms >= F.lit(parking.deadline_ms))
-    last = {"emit": "unmatched", "reject": "rejected", "default": "defaulted"}[parking.then]
+    last = LAST_FATES[parking.then]
     fate = F.when(matched, "joined").when(hopeless, last).otherwise("parked")
     over = F.when(is_null, missing).otherwise(f"no master row for key {named} within {parking.deadline}")
     tagged = enriched.withColumns(
@@ -168,6 +170,7 @@ def _without_mark(rows: DataFrame, matched_as: str) -> DataFrame:
 
 __all__ = [
     "FATE_COLUMN",
+    "LAST_FATES",
     "MATCHED_COLUMN",
     "PARKED_AT_COLUMN",
     "REASON_COLUMN",

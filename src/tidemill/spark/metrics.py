@@ -19,6 +19,8 @@ from tidemill.spark.columns import METRICS_COLUMN
 OBSERVED_PREFIX = "tidemill"
 TASKS_FIELD = "tidemill_tasks"
 """Of an observation: what each task told, a line of JSON each."""
+_NOW_FOLLOWS = "\t"
+"""In a line where rows wait: JSON has no such sign in it. Then the time of the batch, by which deadlines are told."""
 COUNTS = ("rows_in", "hot_hits", "disk_matches", "unmatched", "pages_read", "bytes_read")
 
 
@@ -68,7 +70,11 @@ def with_metrics_column(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def telling_row(
-    schema: pa.Schema, partition: int, lookups: list[LookupTotals], shed: Mapping[str, Any] | None = None
+    schema: pa.Schema,
+    partition: int,
+    lookups: list[LookupTotals],
+    shed: Mapping[str, Any] | None = None,
+    fates: Mapping[str, Any] | None = None,
 ) -> pa.RecordBatch:
     """A row that holds nothing but what the task tells.
 
@@ -77,9 +83,11 @@ def telling_row(
         partition: Tells the task from others of its batch.
         lookups: In their order.
         shed: What became of the rows before the joins, where rows may be shed.
+        fates: What is known of the fates of rows behind the joins, where they have fates.
     """
     words: dict[str, Any] = {"partition": partition, "lookups": [lookup.as_dict() for lookup in lookups]}
-    told = json.dumps(words if shed is None else {**words, "shed": shed})
+    more = {"shed": shed, "fates": fates}
+    told = json.dumps(words | {name: said for name, said in more.items() if said is not None})
     blanks = [_blank(field) for field in schema]
     return pa.RecordBatch.from_arrays(
         [*blanks, pa.array([told])], schema=schema.append(pa.field(METRICS_COLUMN, pa.string()))
@@ -99,11 +107,24 @@ def _blank(field: "pa.Field[Any]") -> "pa.Array[Any]":
     return pa.Array.from_buffers(field.type, 1, [None, *empty.buffers()[1:]])
 
 
-def observed(rows: DataFrame, observation: str | Observation) -> DataFrame:
-    """The rows without those that tell, and without their column; the observation has what they told."""
+def observed(rows: DataFrame, observation: str | Observation, *, tells_now: bool = False) -> DataFrame:
+    """The rows without those that tell, and without their column; the observation has what they told.
+
+    Args:
+        rows: With those that tell.
+        observation: Or its name.
+        tells_now: Whether each task's words are followed by the time of the batch, which Spark alone knows.
+    """
     # Text: over Spark Connect a listener gets flat rows only.
-    told = sf.array_join(sf.collect_list(METRICS_COLUMN), "\n").alias(TASKS_FIELD)
-    seen = rows.observe(observation, told)
+    words = sf.col(METRICS_COLUMN)
+    told = sf.array_join(sf.collect_list(words), "\n")
+    if tells_now:
+        # Asked for only where there are words: an aggregate of its own would see every row. In an observation Spark takes
+        # the time inside of an aggregate alone, and with nothing around that.
+        now = sf.unix_millis(sf.current_timestamp()).cast("string")
+        words = sf.when(words.isNotNull(), sf.concat(words, sf.lit(_NOW_FOLLOWS), now))
+        told = sf.listagg(words, sf.lit("\n"))
+    seen = rows.observe(observation, told.alias(TASKS_FIELD))
     return seen.where(sf.col(METRICS_COLUMN).isNull()).drop(METRICS_COLUMN)
 
 
@@ -114,7 +135,10 @@ def tasks_told(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """
     by_partition: dict[int, dict[str, Any]] = {}
     for line in str(row[TASKS_FIELD] or "").splitlines():
-        told = json.loads(line)
+        words, _, now_ms = line.partition(_NOW_FOLLOWS)
+        told = json.loads(words)
+        if now_ms:
+            told["now_ms"] = int(now_ms)
         by_partition[told["partition"]] = told
     yield from by_partition.values()
 

@@ -89,6 +89,8 @@ class BatchMetrics:
     lookups: tuple[LookupMetrics, ...]
     shed: ShedMetrics | None = None
     """None where no rows may be shed."""
+    fates: Mapping[str, int] | None = None
+    """Rows by fate, every fate that can be; None where late= and shed= ask for none."""
 
     def as_dict(self) -> dict[str, Any]:
         shed = self.shed.as_dict() if self.shed is not None else None

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.listener import (
 from rich.table import Table
 
 from tidemill.core.units import format_bytes, format_count, format_ms
+from tidemill.spark.fate_counts import fates_of
 from tidemill.spark.metrics import TASKS_FIELD
 from tidemill.spark.metrics_records import BatchMetrics, LookupMetrics, added_up, lookups_of, shed_of
 from tidemill.spark.progress import ProgressListener
@@ -73,14 +74,14 @@ class Watch(ProgressListener):
 
     def table(self, last: int = 10) -> Table:
         """A row for each lookup of the last batches, and one for all of its batches, for `rich.print`."""
-        columns = ("batch", "lookup", "version", "rows", "hot", "unmatched", "read", "time")
+        columns = ("batch", "lookup", "version", "rows", "hot", "unmatched", "read", "time", "fates")
         table = Table(*columns, title="Batches of tm.enrich")
         for batch in self.batches[-last:]:
             for lookup in batch.lookups:
-                table.add_row(str(batch.batch_id), *_cells(lookup), format_ms(batch.batch_ms))
+                table.add_row(str(batch.batch_id), *_cells(lookup), format_ms(batch.batch_ms), _fates(batch))
         table.add_section()
         for total in self.totals:
-            table.add_row("all", *_cells(total), "")
+            table.add_row("all", *_cells(total), "", "")
         return table
 
     def listen_to(self, spark: SparkSession) -> "Watch":
@@ -173,6 +174,7 @@ def _batches_of(progress: StreamingQueryProgress) -> list[BatchMetrics]:
             batch_ms=progress.batchDuration,
             lookups=lookups,
             shed=shed_of(values),
+            fates=fates_of(values),
         )
         for name, values in told.items()
         if TASKS_FIELD in values and (lookups := lookups_of(values))
@@ -189,6 +191,10 @@ def _cells(lookup: LookupMetrics) -> list[str]:
         f"{lookup.unmatched_share:.0%}",
         f"{format_count(lookup.pages_read)} pages, {format_bytes(lookup.bytes_read)}",
     ]
+
+
+def _fates(batch: BatchMetrics) -> str:
+    return ", ".join(f"{format_count(rows)} {fate}" for fate, rows in (batch.fates or {}).items())
 
 
 def _call(callback: Callable[[Any], None] | None, told: object) -> None:
