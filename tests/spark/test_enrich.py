@@ -69,9 +69,9 @@ def test_text_and_composite_keys_meet_their_rows(spark: SparkSession, tmp_path: 
     assert found == {1: ("milk", True), 2: (None, True), 3: (None, False), 4: (None, False)}
 
 
-def test_a_stream_learns_its_hot_rows_and_tells_what_it_did(
-    spark: SparkSession, products: tm.MasterData, tmp_path: Path
-) -> None:
+def test_a_stream_learns_its_hot_rows_and_tells_what_it_did(spark: SparkSession, tmp_path: Path) -> None:
+    # Of its own: with what another query on it has told the stream would begin warm.
+    products = tm.MasterData.build(PRODUCTS, key="product_id", path=tmp_path / "products")
     for number in range(6):
         keys = Zipf(3000, exponent=1.2, seed=number).draw(4000) * 2
         spark.createDataFrame([(int(k),) for k in keys], "product_id bigint").coalesce(1).write.parquet(
@@ -122,6 +122,8 @@ def test_wishes_that_cannot_be_are_refused_before_anything_runs(
         tm.enrich(stream, products, on="produkt_id")
     with pytest.raises(SpecError, match="valid: adaptive_mesh, auto"):
         tm.enrich(stream, products, on="product_id", algorithm="mash")
+    with pytest.raises(SpecError, match="unknown algorithm 'reference'"):
+        tm.enrich(stream, products, on="product_id", algorithm="reference")
     with pytest.raises(BudgetError, match="give at least"):
         tm.enrich(stream, products, on="product_id", memory="10 kB")
     with pytest.raises(SpecError, match="'256 bananas' is not a size"):

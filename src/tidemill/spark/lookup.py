@@ -17,6 +17,8 @@ from tidemill.spark.refresh import Refresh
 On = str | Sequence[str] | Mapping[str, str]
 DEFAULT_ALGORITHM = "tide"
 """What "auto" stands for until the cost models have chosen (`auto.py`); with a condition other than equal keys it is "mesh"."""
+HOSTED = sorted(name for name, kind in JOINS.items() if hasattr(kind, "sizes_for"))
+"""Joins that know before they start what they need; the one that all others are compared with holds all rows."""
 _FOR_CONDITIONS = (
     "mesh",
     "a condition other than equal keys: rows meet every page of one scan after the other",
@@ -76,8 +78,8 @@ def planned(
     lookup: Lookup, rows: pa.Schema, *, algorithm: str, refresh: Refresh, memory_bytes: int
 ) -> HostedLookup:
     """The checked lookup for rows of that schema."""
-    if algorithm != "auto" and algorithm not in JOINS:
-        raise unknown_choice("algorithm", algorithm, sorted(["auto", *JOINS]))
+    if algorithm != "auto" and algorithm not in HOSTED:
+        raise unknown_choice("algorithm", algorithm, sorted(["auto", *HOSTED]))
     why = "asked for"
     if algorithm == "auto":
         algorithm, why = (DEFAULT_ALGORITHM, "") if lookup.condition is None else _FOR_CONDITIONS
@@ -165,4 +167,4 @@ def _columns(lookup: Lookup) -> Columns | None:
     return {name: f"{lookup.prefix}{name}" for name in names}
 
 
-__all__ = ["DEFAULT_ALGORITHM", "HostedLookup", "Lookup", "On", "planned"]
+__all__ = ["DEFAULT_ALGORITHM", "HOSTED", "HostedLookup", "Lookup", "On", "planned"]
