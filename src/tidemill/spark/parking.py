@@ -127,7 +127,7 @@ class Parking:
             self.path,
             (query, batch_id),
             point="parking",
-            looked_in=lambda: _joined_version(self.master_path, query, batch_id),
+            looked_in=lambda: joined_version(self.master_path, query, batch_id),
         )
 
     def counts(self) -> ParkingCounts:
@@ -188,6 +188,27 @@ def set_aside(
     writer = _PartWriter(folder, to_arrow_schema(rows.schema, timezone="UTC"))
     answers = rows.mapInArrow(writer.write, "part string").collect()
     parts = tuple(Part(**json.loads(answer["part"])) for answer in answers)
+    return seal_parts(parts, path, batch, point=point, looked_in=looked_in)
+
+
+def seal_parts(
+    parts: tuple[Part, ...],
+    path: Path,
+    batch: tuple[str, int],
+    *,
+    point: str,
+    looked_in: Callable[[], str | None] = lambda: None,
+) -> int:
+    """How many rows these parts hold, which are now what the batch has put into this folder.
+
+    Args:
+        parts: Written by its tasks.
+        path: Of the place.
+        batch: Query and number.
+        point: Name for tests that die here.
+        looked_in: Identity of the master version that the batch was joined with.
+    """
+    folder = path / SEGMENTS
     die_if_told(f"before_{point}")
     if parts and not seal_segment(folder, *batch, parts, looked_in=looked_in()):
         for part in parts:  # another driver set this batch aside meanwhile
@@ -207,7 +228,7 @@ def with_parked(stream: DataFrame, parking: Parking, *, max_rows_per_batch: int 
     return live.unionByName(due)
 
 
-def _joined_version(master_path: Path, query_id: str, batch_id: int) -> str | None:
+def joined_version(master_path: Path, query_id: str, batch_id: int) -> str | None:
     """Identity of the master version that the batch has claimed.
 
     None where it cannot be told: then rows are looked up in full.
@@ -232,4 +253,12 @@ def query_id_of(spark: SparkSession) -> str:
     return found
 
 
-__all__ = ["Parking", "Then", "query_id_of", "set_aside", "with_parked"]
+__all__ = [
+    "Parking",
+    "Then",
+    "joined_version",
+    "query_id_of",
+    "seal_parts",
+    "set_aside",
+    "with_parked",
+]
