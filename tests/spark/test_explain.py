@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
 import tidemill as tm
@@ -63,6 +63,76 @@ def test_it_refuses_what_enrich_refuses(spark: SparkSession, products: tm.Master
         explained(rows, products, on="produkt_id")
     with pytest.raises(TypeError, match="memmory"):
         explained(rows, products, on="product_id", memmory="1 MB")
+
+
+def stream_of(spark: SparkSession, folder: Path) -> DataFrame:
+    spark.range(10).withColumnRenamed("id", "product_id").write.parquet(str(folder / "in"))
+    return spark.readStream.schema("product_id bigint").parquet(str(folder / "in"))
+
+
+def test_it_says_what_becomes_of_late_rows(
+    spark: SparkSession, products: tm.MasterData, tmp_path: Path
+) -> None:
+    rows = stream_of(spark, tmp_path)
+    asked: dict[str, Any] = {"on": "product_id", "memory": "16 MB", "late": "park"}
+    member = {"name": "unknown"}
+    parking = tm.Parking(
+        tmp_path / "parking", products, on="product_id", deadline="2 h", then="default", default=member
+    )
+    told, text = explained(rows, products, parking=parking, **asked)
+    assert told.late.fates == ["joined", "parked", "defaulted"]
+    assert (told.late.deadline, told.late.path) == ("2 h", str(tmp_path / "parking"))
+    assert told.late.columns_added == ["_fate", "_reason", "_parked_at"]
+    assert told.lookups[0].columns_added == ["name", "price"]
+    assert "2 h after a row was parked first; then rows leave with a default member: name='unknown'" in text
+    assert json.loads(json.dumps(told.as_dict()))["late"]["default"] == member
+    assert not (tmp_path / "parking").exists()
+    told, text = explained(rows, products, **asked | {"late": "reject"})
+    assert (told.late.fates, told.late.deadline) == (["joined", "rejected"], None)
+    assert "rows are rejected with a reason at once" in text
+    told, text = explained(rows, products, **asked | {"late": "emit"})
+    assert told.late is None
+    assert "Late rows" not in text
+
+
+def test_it_refuses_late_rules_as_enrich_does(
+    spark: SparkSession, products: tm.MasterData, tmp_path: Path
+) -> None:
+    stream = stream_of(spark, tmp_path)
+    batch = spark.range(10).withColumnRenamed("id", "product_id")
+    parking = tm.Parking(tmp_path / "parking", products, on="product_id")
+    nobody = tm.Parking(
+        tmp_path / "parking", products, on="product_id", then="default", default={"nme": "unknown"}
+    )
+    for rows, wrong, code in (
+        (stream, {"late": "park"}, "no_parking"),
+        (stream, {"parking": parking}, "parking_unused"),
+        (stream, {"late": "reject", "how": "inner"}, "late_how"),
+        (stream, {"late": "parked"}, "unknown_late"),
+        (batch, {"late": "park", "parking": parking}, "park_batch"),
+        (stream, {"late": "park", "parking": nobody}, "unknown_default_column"),
+        (
+            stream,
+            {"late": "reject", "master": [tm.Lookup(master=products, on="product_id")]},
+            "late_of_several",
+        ),
+    ):
+        asked: Any = {"master": products, "on": "product_id", "memory": "16 MB", **wrong}
+        with pytest.raises(SpecError) as refused:
+            tm.enrich(rows, **asked)
+        with pytest.raises(SpecError) as explained_too:
+            tm.explain(rows, console=Console(file=io.StringIO()), **asked)
+        assert (refused.value.code, str(refused.value)) == (code, str(explained_too.value))
+
+
+def test_it_says_how_rows_are_dealt_out_where_partitions_are_few(
+    spark: SparkSession, products: tm.MasterData
+) -> None:
+    rows = spark.range(10).withColumnRenamed("id", "product_id")
+    cores = spark.sparkContext.master.removeprefix("local[").partition(",")[0].rstrip("]")
+    told, _ = explained(rows, products, on="product_id", memory="16 MB")
+    assert f"at most {cores}:" in told.tasks
+    assert f"tasks={cores} deals the rows out" in told.tasks
 
 
 def test_a_session_with_sparks_defaults_lacks_what_was_measured() -> None:

@@ -180,12 +180,6 @@ def _with_fates(
     """The rows joined or shed, each with its fate."""
     key = on if isinstance(on, str) else list(on or [])  # of a mapping, the columns of the rows
     if late != "emit" or parking is not None:
-        if not isinstance(master, MasterData) or on is None:
-            raise SpecError(
-                f"late={late!r} with several masters or without a key",
-                code="late_of_several",
-                next_move="enrich with one master after the other, each with its own late=",
-            )
         check_late(late, how, parking, on=key, master=master, is_streaming=rows.isStreaming)
     marked = matched_as or (MATCHED_COLUMN if late != "emit" else None)
     rules = fate_rules(marked if late != "emit" else None, key, parking)

@@ -18,8 +18,10 @@ from tidemill.master import MasterData
 from tidemill.spark.auto import Wish
 from tidemill.spark.enrich import as_lookups, enrich, plan_lookups, workers_of_host
 from tidemill.spark.executors import context_of, tasks_at_a_time
+from tidemill.spark.explain_late import LateExplained, explained_late, lines_of_late
 from tidemill.spark.explain_settings import MissingSetting, missing_settings
 from tidemill.spark.explain_shed import ShedExplained, explained_shed, lines_of_shed
+from tidemill.spark.late import MATCHED_COLUMN, check_late
 from tidemill.spark.lookup import HostedLookup, Lookup
 from tidemill.spark.refresh import Refresh
 from tidemill.spark.shed import Shed
@@ -66,6 +68,8 @@ class Explanation:
     refresh: str
     observed: str
     lookups: tuple[LookupExplained, ...]
+    late: LateExplained | None
+    """None where rows without a master row leave with NULLs."""
     shed: ShedExplained | None
     """None where no rows may be shed."""
     missing_settings: tuple[MissingSetting, ...]
@@ -76,6 +80,8 @@ class Explanation:
 
     def __rich__(self) -> Group:
         tables = [_grid(f"tm.enrich with {told.lookup}", _lines(told)) for told in self.lookups]
+        if self.late is not None:
+            tables.append(_grid("Late rows", lines_of_late(self.late)))
         if self.shed is not None:
             tables.append(_grid("Beyond its capacity", lines_of_shed(self.shed)))
         host = {
@@ -114,6 +120,12 @@ def explain(
     bound = inspect.signature(enrich).bind(rows, master, **arguments)
     bound.apply_defaults()
     asked = bound.arguments
+    late, parking = asked["late"], asked["parking"]
+    if late != "emit" or parking is not None:
+        told_on = asked["on"]  # of a mapping, the columns of the rows
+        key = told_on if isinstance(told_on, str) else list(told_on or [])
+        check_late(late, asked["how"], parking, on=key, master=master, is_streaming=rows.isStreaming)
+        asked["matched_as"] = asked["matched_as"] or MATCHED_COLUMN
     lookups = as_lookups(master, **{name: asked[name] for name in _OF_A_LOOKUP})
     refresh = Refresh.parse(asked["refresh"])
     shed: Shed | None = asked["shed"]
@@ -130,12 +142,13 @@ def explain(
     told = Explanation(
         memory_bytes=sum(hosted.memory_bytes for hosted in planned) + (shed.memory_bytes if shed else 0),
         workers=workers,
-        tasks=_tasks(asked["tasks"], None if context is None else int(context.defaultParallelism)),
+        tasks=_tasks(asked["tasks"], None if context is None else tasks_at_a_time(context)),
         refresh=_refresh(refresh, is_streaming=asked["schema"] is not None or rows.isStreaming),
         observed=_observed(asked["observe_as"], is_streaming=asked["schema"] is None and rows.isStreaming),
         lookups=tuple(
             _explained(lookup, hosted, workers) for lookup, hosted in zip(lookups, planned, strict=True)
         ),
+        late=explained_late(late, parking, planned[-1].output_schema.names),
         shed=None
         if shed is None or context is None
         else explained_shed(
@@ -173,7 +186,11 @@ def _explained(lookup: Lookup, hosted: HostedLookup, workers: int) -> LookupExpl
         memory_share=hosted.memory_bytes / max(1, master_bytes),
         shared_bytes={**shared, "transport": transport},
         worker_bytes=worker,
-        columns_added=[name for name in wished.output_schema.names if name not in plan.stream_schema.names],
+        columns_added=[
+            name
+            for name in wished.output_schema.names
+            if name not in (*plan.stream_schema.names, MATCHED_COLUMN)
+        ],
         columns_read=list(dict.fromkeys((master.key, *plan.master_columns))),
     )
 
@@ -200,8 +217,11 @@ def _tasks(wish: int | None, cores: int | None) -> str:
     if wish is not None:
         return f"rows are dealt out to {wish} by a shuffle"
     if cores is None:
-        return "one for each partition of the rows"
-    return f"one for each partition of the rows, at most {cores}: two on a core would read the same pages"
+        return "one for each partition of the rows; where they are fewer than cores, tasks= deals rows out"
+    return (
+        f"one for each partition of the rows, at most {cores}: two on a core would read the same pages; "
+        f"where there are fewer partitions, tasks={cores} deals the rows out"
+    )
 
 
 def _refresh(refresh: Refresh, *, is_streaming: bool) -> str:

@@ -53,10 +53,16 @@ def check_late(
     parking: "Parking | None",
     *,
     on: str | Sequence[str],
-    master: MasterData,
+    master: MasterData | Sequence[object],
     is_streaming: bool,
 ) -> None:
     """Refuse what cannot be, before anything starts."""
+    if not isinstance(master, MasterData) or not on:
+        raise SpecError(
+            f"late={late!r} with several masters or without a key",
+            code="late_of_several",
+            next_move="enrich with one master after the other, each with its own late=",
+        )
     if late not in get_args(Late):
         raise unknown_choice("late", late, list(get_args(Late)))
     if late != "emit" and how != "left":
