@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from tidemill.spark.shed_task import SHED_REASON_COLUMN
 from tidemill.spark.worker_join import check_budget
 
 _POOL_VARIABLE = "TIDEMILL_JOIN"
+_POOL_LOCK = threading.Lock()
 _PYTHON_FUNCTIONS_OF_A_STAGE = 3
 """Where the join shares its pool of workers: source, join and sink run in workers of their own at a time."""
 
@@ -287,15 +289,19 @@ def workers_of_host(context: SparkContext | None) -> int:
 
 @contextmanager
 def _own_pool(context: SparkContext | None) -> Iterator[None]:
-    """Ship the function with an environment of its own, hence with a pool of workers of its own."""
+    """Ship the function with an environment of its own, hence with a pool of workers of its own.
+
+    The environment is the context's: one thread at a time changes it.
+    """
     if context is None:
         yield
         return
-    context.environment[_POOL_VARIABLE] = "1"
-    try:
-        yield
-    finally:
-        del context.environment[_POOL_VARIABLE]
+    with _POOL_LOCK:
+        context.environment[_POOL_VARIABLE] = "1"
+        try:
+            yield
+        finally:
+            context.environment.pop(_POOL_VARIABLE, None)
 
 
 __all__ = [
