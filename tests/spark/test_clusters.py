@@ -43,9 +43,9 @@ class Place:
             pq.write_table(part, folder / "in" / f"{number}.parquet")
         self.expected = stream.join(master, "key", join_type="left outer").sort_by("id")
 
-    def run(self, cluster: str, name: str, environment: dict[str, str]) -> dict[str, Any]:
+    def run(self, cluster: str, name: str, environment: dict[str, str], *how: str) -> dict[str, Any]:
         """What the query told; its rows are those of the join."""
-        command = [sys.executable, str(PROGRAM), cluster, str(self.folder), name]
+        command = [sys.executable, str(PROGRAM), cluster, str(self.folder), name, *how]
         with ended_for_sure(command, environment | {"PYTHONPATH": path_of_modules()}) as query:
             _, errors = query.communicate(timeout=220)
         assert query.returncode == 0, errors[-3000:]
@@ -95,6 +95,15 @@ def test_a_local_cluster_gives_the_rows_of_the_join(place: Place) -> None:
     told = place.run("local-cluster[2,1,1024]", "local-cluster", {})
     assert (told["tasks"], told["of_a_host"]) == (2, 2), "both executors are on this host"
     assert_hot_rows_are_shared(told)
+
+
+def test_a_query_made_before_the_executors_came_uses_and_reckons_with_all_of_them(place: Place) -> None:
+    told = place.run("local-cluster[2,1,1024]", "at-once", {}, "at-once")
+    assert told["unawaited"] == [2, 2], "what is promised counts"
+    assert (told["tasks"], told["of_a_host"]) == (2, 2)
+    rows = pq.read_table(place.folder / "at-once.parquet")
+    assert set(rows["task"].to_pylist()) == {0, 1}, "the partitions were more"
+    assert [batch["rows_in"] for batch in told["told"]] == [FILES * ROWS_OF_A_FILE]
 
 
 def test_a_standalone_cluster_gives_the_rows_of_the_join(place: Place) -> None:

@@ -23,7 +23,7 @@ from tidemill.join.output import Columns, How
 from tidemill.master import MasterData
 from tidemill.spark.auto import Wish, decided
 from tidemill.spark.columns import METRICS_COLUMN
-from tidemill.spark.executors import context_of, tasks_at_a_time, tasks_of_a_host
+from tidemill.spark.executors import Reckoned, context_of, reckoned_tasks
 from tidemill.spark.fate_counts import FateRules, fate_rules
 from tidemill.spark.host import HostedJoins
 from tidemill.spark.late import MATCHED_COLUMN, Late, check_late, late_output
@@ -38,8 +38,6 @@ from tidemill.spark.worker_join import check_budget
 
 _POOL_VARIABLE = "TIDEMILL_JOIN"
 _POOL_LOCK = threading.Lock()
-_PYTHON_FUNCTIONS_OF_A_STAGE = 3
-"""Where the join shares its pool of workers: source, join and sink run in workers of their own at a time."""
 
 
 def enrich(
@@ -96,7 +94,7 @@ def enrich(
         refresh: When a streaming query goes over to newer master data: "batch", "30 s" and the like, or "never".
         schema: Of the rows, where they may not be asked for it, as in a declarative pipeline.
         tasks: Deal the rows out to so many tasks, for a source with fewer partitions than cores. When left out, the
-            partitions are taken as they are, at most one a core: a read serves all rows of a task.
+            partitions are taken as they are, at most one a core that is there or promised: a read serves all rows of a task.
         observe_as: Name under which Spark's progress events say what the join did (`tm.watch` reads them); "auto" makes
             one for a stream. For a batch DataFrame an `Observation`. None spares 55 ns of CPU time a row.
         hot_rows: Folder for the hot rows that workers share; a folder of the system's when left out.
@@ -131,7 +129,8 @@ def _hosted(
     """The rows through the joins, and around them where they are shed."""
     context = context_of(rows)
     row_schema = schema or rows.schema
-    workers = workers_of_host(context)
+    reckoned = reckoned_tasks(context, tasks)
+    workers = reckoned.of_a_host
     if shed is not None:
         shed.check(rows)
         row_schema = shed.schema_through_the_join(row_schema)
@@ -149,14 +148,14 @@ def _hosted(
         fates=fates,
     )
     if shed is not None:
-        even = tasks or (tasks_at_a_time(context) if context is not None else hosted.workers)
+        even = tasks or reckoned.now
         key = told[0].plan.stream_key
         told_shed = shed.hosted(rows.schema, lookups, key, tasks=even, workers=hosted.workers)
         hosted, rows, tasks = replace(hosted, shed=told_shed), shed.dealt(rows, told_shed.tasks), None
     for lookup, hosted_lookup in zip(lookups, told, strict=True):
         check_budget(lookup.master, hosted_lookup, hosted.workers)
     output = _output_schema(hosted.output_schema, tells=hosted.tells, has_blanks=shed is not None)
-    dealt = rows if shed is not None else _dealt(rows, context, tasks, schema)
+    dealt = rows if shed is not None else _dealt(rows, reckoned, tasks, schema)
     with _own_pool(context):
         joined = dealt.mapInArrow(hosted.run_task, output)
     has_deadline = fates is not None and fates.deadline_ms is not None
@@ -239,16 +238,14 @@ def plan_lookups(
     )
 
 
-def _dealt(
-    rows: DataFrame, context: SparkContext | None, tasks: int | None, schema: StructType | None
-) -> DataFrame:
+def _dealt(rows: DataFrame, reckoned: Reckoned, tasks: int | None, schema: StructType | None) -> DataFrame:
     """The rows in as many partitions as tasks should have."""
     if schema is not None:
         rows = rows.to(schema)
     if tasks is not None:
         return rows.repartition(tasks)
     # Two tasks on one core would read the same pages one after the other.
-    return rows if context is None else rows.coalesce(tasks_at_a_time(context))
+    return rows if reckoned.at_most is None else rows.coalesce(reckoned.at_most)
 
 
 def own_temporary_folder() -> Path:
@@ -280,13 +277,6 @@ def _output_schema(schema: pa.Schema, *, tells: bool, has_blanks: bool = False) 
     return from_arrow_schema(schema, prefer_timestamp_ntz=False)
 
 
-def workers_of_host(context: SparkContext | None) -> int:
-    """Processes of a host that may hold the join at a time."""
-    if context is None:  # Spark Connect: neither the cores nor the pool are ours to know
-        return _PYTHON_FUNCTIONS_OF_A_STAGE * (os.cpu_count() or 1)
-    return tasks_of_a_host(context)
-
-
 @contextmanager
 def _own_pool(context: SparkContext | None) -> Iterator[None]:
     """Ship the function with an environment of its own, hence with a pool of workers of its own.
@@ -309,5 +299,4 @@ __all__ = [
     "enrich",
     "own_temporary_folder",
     "plan_lookups",
-    "workers_of_host",
 ]

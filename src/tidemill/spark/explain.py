@@ -16,8 +16,8 @@ from tidemill.join.catalog import JOINS
 from tidemill.join.tide import TideJoin
 from tidemill.master import MasterData
 from tidemill.spark.auto import Wish
-from tidemill.spark.enrich import as_lookups, enrich, plan_lookups, workers_of_host
-from tidemill.spark.executors import context_of, tasks_at_a_time
+from tidemill.spark.enrich import as_lookups, enrich, plan_lookups
+from tidemill.spark.executors import context_of, reckoned_tasks
 from tidemill.spark.explain_late import LateExplained, explained_late, lines_of_late
 from tidemill.spark.explain_settings import MissingSetting, missing_settings
 from tidemill.spark.explain_shed import ShedExplained, explained_shed, lines_of_shed
@@ -136,13 +136,14 @@ def explain(
         asked["memory"] = shed.memory_left(asked["memory"])
     wish = Wish.of(**{name: asked[name] for name in ("memory", "algorithm", "rate", "zipf")})
     context = context_of(rows)
-    workers = workers_of_host(context)
+    reckoned = reckoned_tasks(context, asked["tasks"])
+    workers = reckoned.of_a_host
     planned = plan_lookups(lookups, row_schema, refresh, wish, workers)
     session = rows.sparkSession
     told = Explanation(
         memory_bytes=sum(hosted.memory_bytes for hosted in planned) + (shed.memory_bytes if shed else 0),
         workers=workers,
-        tasks=_tasks(asked["tasks"], None if context is None else tasks_at_a_time(context)),
+        tasks=_tasks(asked["tasks"], reckoned.at_most),
         refresh=_refresh(refresh, is_streaming=asked["schema"] is not None or rows.isStreaming),
         observed=_observed(asked["observe_as"], is_streaming=asked["schema"] is None and rows.isStreaming),
         lookups=tuple(
@@ -155,7 +156,7 @@ def explain(
             shed,
             lookups,
             row_bytes=planned[0].plan.stream_row_bytes,
-            tasks=asked["tasks"] or tasks_at_a_time(context),
+            tasks=asked["tasks"] or reckoned.now,
             workers=workers,
         ),
         missing_settings=tuple(missing_settings(lambda key: session.conf.get(key, None))),
