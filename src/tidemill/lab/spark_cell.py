@@ -42,7 +42,7 @@ from tidemill.lab.spark_data import (
 from tidemill.lab.spark_flink import run_flink
 from tidemill.lab.spark_memory import Watch
 from tidemill.lab.streams import STREAM_SCHEMA
-from tidemill.spark.enrich import own_temporary_folder
+from tidemill.spark.hot_folder import own_temporary_folder
 from tidemill.spark.memory_sample import forget_ended
 
 POLL_S = 0.05

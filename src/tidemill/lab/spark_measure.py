@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from tidemill.lab.spark_cell import RUN_PREFIX, SparkCell
 from tidemill.lab.spark_contenders import MEMORY_OF
-from tidemill.spark.enrich import own_temporary_folder
+from tidemill.spark.hot_folder import own_temporary_folder
 
 GRACE_S = 300.0
 """Beyond ten times the seconds of each cell: caches and tables of a contender's own are filled first."""

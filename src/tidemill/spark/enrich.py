@@ -1,7 +1,5 @@
 """`tm.enrich`: semi-stream joins hosted in Spark's Python workers, behind one call on a DataFrame."""
 
-import os
-import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -143,7 +141,7 @@ def _hosted(
         token=token,
         lookups=told,
         workers=workers,
-        folder=(Path(hot_rows) if hot_rows is not None else own_temporary_folder()).absolute(),
+        folder=Path(hot_rows).absolute() if hot_rows is not None else None,
         tells=observation is not None,
         fates=fates,
     )
@@ -248,21 +246,6 @@ def _dealt(rows: DataFrame, reckoned: Reckoned, tasks: int | None, schema: Struc
     return rows if reckoned.at_most is None else rows.coalesce(reckoned.at_most)
 
 
-def own_temporary_folder() -> Path:
-    """A folder in shared memory, or under the system's temporary one, that nobody else could have filled."""
-    shared = Path("/dev/shm")  # noqa: S108 - checked below to be ours
-    parent = shared if shared.is_dir() and os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
-    folder = parent / f"tidemill-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid() or folder.is_symlink():
-        raise SpecError(
-            f"{folder} belongs to somebody else",
-            code="foreign_folder",
-            next_move="name a folder with hot_rows=",
-        )
-    return folder
-
-
 def _output_schema(schema: pa.Schema, *, tells: bool, has_blanks: bool = False) -> StructType:
     if has_blanks:
         schema = pa.schema([field.with_nullable(True) for field in schema])
@@ -297,6 +280,5 @@ def _own_pool(context: SparkContext | None) -> Iterator[None]:
 __all__ = [
     "as_lookups",
     "enrich",
-    "own_temporary_folder",
     "plan_lookups",
 ]

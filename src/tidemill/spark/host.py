@@ -20,6 +20,7 @@ from tidemill.join.drive import drive
 from tidemill.spark.collector import leave_alone_what_stays
 from tidemill.spark.failpoint import die_if_told
 from tidemill.spark.fate_counts import FateCounts, FateRules
+from tidemill.spark.hot_folder import own_temporary_folder
 from tidemill.spark.lookup import HostedLookup
 from tidemill.spark.metrics import LookupTotals, telling_row, with_metrics_column
 from tidemill.spark.shed_task import HostedShed
@@ -36,7 +37,8 @@ class HostedJoins:
     lookups: tuple[HostedLookup, ...]
     workers: int
     """Processes of a host that may hold the joins at a time."""
-    folder: Path
+    folder: Path | None
+    """For what the workers of a host share; None for the own temporary one of whoever runs them, wherever that is."""
     tells: bool
     """Whether a row behind the others says what the task did."""
     shed: HostedShed | None = None
@@ -79,6 +81,10 @@ class HostedJoins:
             told = fates.told if fates is not None else None
             yield telling_row(self.output_schema, partition, totals, shed, told)
         pa.default_memory_pool().release_unused()
+
+    def shared_folder(self) -> Path:
+        """Of this process's host and user."""
+        return self.folder if self.folder is not None else own_temporary_folder()
 
     def _leaving(self, output: pa.RecordBatch, fates: FateCounts | None) -> pa.RecordBatch:
         die_if_told("with_hot_rows")
@@ -155,8 +161,9 @@ def _open(hosted: HostedJoins) -> list[WorkerJoin]:
     if key not in _open_joins:
         leave_alone_what_stays()
         _open_joins.clear()  # a worker serves one version at a time: two would need two budgets
+        folder = hosted.shared_folder()
         _open_joins[key] = [
-            WorkerJoin(lookup, version, hosted.workers, hosted.folder, owner=query_id or f"version {version}")
+            WorkerJoin(lookup, version, hosted.workers, folder, owner=query_id or f"version {version}")
             for lookup, version in zip(hosted.lookups, versions, strict=True)
         ]
     return _open_joins[key]

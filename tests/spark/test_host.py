@@ -1,0 +1,95 @@
+"""The worker's side of a join by itself: where it reads, what it shares a folder with, and what it refuses."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+import tidemill as tm
+from tidemill.core.errors import SpecError
+from tidemill.spark import host, hot_folder
+from tidemill.spark.auto import Wish
+from tidemill.spark.enrich import plan_lookups
+from tidemill.spark.host import HostedJoins
+from tidemill.spark.lookup import Lookup
+from tidemill.spark.refresh import Refresh
+
+KEYS = 5_000
+STREAM = pa.record_batch({"id": np.arange(3 * KEYS), "key": np.arange(3 * KEYS) % KEYS})
+TOKEN = "0123456789abcdef"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> tm.MasterData:
+    keys = np.arange(KEYS)
+    return tm.MasterData.build(pa.table({"key": keys, "value": keys * 3}), key="key", path=tmp_path / "store")
+
+
+@pytest.fixture(autouse=True)
+def new_worker() -> Iterator[None]:
+    """Nothing is open before or after."""
+    host._open_joins.clear()
+    yield
+    host._open_joins.clear()
+
+
+def hosted(store: tm.MasterData, folder: Path | None) -> HostedJoins:
+    wish = Wish.of(memory="16 MB", algorithm="tide", rate=None, zipf=None)
+    schema = from_arrow_schema(STREAM.schema)
+    told = plan_lookups([Lookup(master=store, on="key")], schema, Refresh.parse("batch"), wish, 2)
+    return HostedJoins(token=TOKEN, lookups=told, workers=2, folder=folder, tells=False)
+
+
+def values(joins: HostedJoins) -> dict[int, int]:
+    rows = pa.Table.from_batches(joins.run_task(iter([STREAM])), schema=joins.output_schema)
+    return dict(zip(rows["id"].to_pylist(), rows["value"].to_pylist(), strict=True))
+
+
+EXPECTED = {number: number % KEYS * 3 for number in range(3 * KEYS)}
+
+
+@pytest.fixture
+def shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the worker finds the shared memory of its host."""
+    place = tmp_path / "shm"
+    place.mkdir()
+    monkeypatch.setattr(hot_folder, "_SHARED_MEMORY", place)
+    return place / f"tidemill-{os.getuid()}"
+
+
+def test_without_a_folder_named_a_worker_makes_one_of_its_own(
+    store: tm.MasterData, shared_memory: Path
+) -> None:
+    assert values(hosted(store, None)) == EXPECTED
+    assert shared_memory.stat().st_mode & 0o777 == 0o700
+    assert list(shared_memory.glob("*.hot"))
+
+
+def link_away(folder: Path) -> None:
+    (folder.parent / "elsewhere").mkdir()
+    folder.symlink_to(folder.parent / "elsewhere")
+
+
+def link_to_nowhere(folder: Path) -> None:
+    folder.symlink_to(folder.parent / "nowhere")
+
+
+def open_to_all(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+
+
+@pytest.mark.parametrize("lay", [link_away, link_to_nowhere, open_to_all, Path.touch])
+def test_a_worker_refuses_a_folder_that_others_could_have_filled(
+    store: tm.MasterData, shared_memory: Path, lay: Any
+) -> None:
+    lay(shared_memory)
+    with pytest.raises(SpecError, match="hot_rows=") as refusal:
+        values(hosted(store, None))
+    assert (refusal.value.code, refusal.value.folder) == ("foreign_folder", str(shared_memory))
+    assert not [file for file in shared_memory.parent.rglob("*") if file.is_file() and file != shared_memory]
