@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import tidemill as tm
-from tidemill.core.errors import SpecError
+from tidemill.core.errors import SpecError, StoreError
 from tidemill.spark import host, hot_folder
 from tidemill.spark.auto import Wish
 from tidemill.spark.enrich import plan_lookups
@@ -34,8 +34,10 @@ def store(tmp_path: Path) -> tm.MasterData:
 def new_worker() -> Iterator[None]:
     """Nothing is open before or after."""
     host._open_joins.clear()
+    host._open_seats.clear()
     yield
     host._open_joins.clear()
+    host._open_seats.clear()
 
 
 def hosted(store: tm.MasterData, folder: Path | None) -> HostedJoins:
@@ -93,3 +95,23 @@ def test_a_worker_refuses_a_folder_that_others_could_have_filled(
         values(hosted(store, None))
     assert (refusal.value.code, refusal.value.folder) == ("foreign_folder", str(shared_memory))
     assert not [file for file in shared_memory.parent.rglob("*") if file.is_file() and file != shared_memory]
+
+
+def test_a_worker_that_waits_for_a_seat_holds_no_join(store: tm.MasterData, tmp_path: Path) -> None:
+    joins = hosted(store, tmp_path / "hot")
+    assert values(joins) == EXPECTED
+    assert host._open_joins, "it is kept for the next task"
+    others = [host.HostSeats(tmp_path / "hot", TOKEN, 2) for _ in range(2)]
+    seen: list[bool] = []
+
+    def noted() -> None:
+        seen.append(bool(host._open_joins))
+
+    with others[0].taken(noted), others[1].taken(noted):
+        ours = host._open_seats[TOKEN]
+        with pytest.raises(StoreError, match="one more has waited"), ours.taken(host._open_joins.clear, 0):
+            pass
+        assert not host._open_joins
+    assert seen == []
+    assert values(joins) == EXPECTED
+    assert not host._open_joins, "there were too many a moment ago: nothing is kept"

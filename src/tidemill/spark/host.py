@@ -6,7 +6,7 @@ needed for right results: hot rows lie in files that every worker maps, waiting 
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -23,6 +23,7 @@ from tidemill.spark.fate_counts import FateCounts, FateRules
 from tidemill.spark.hot_folder import own_temporary_folder
 from tidemill.spark.lookup import HostedLookup
 from tidemill.spark.metrics import LookupTotals, telling_row, with_metrics_column
+from tidemill.spark.seats import HostSeats
 from tidemill.spark.shed_task import HostedShed
 from tidemill.spark.version_pin import claim_version
 from tidemill.spark.worker_join import WorkerJoin
@@ -52,6 +53,14 @@ class HostedJoins:
 
     def run_task(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Join all rows of one task; everything has left when it ends."""
+        with _seat(self):
+            yield from self._join(batches)
+
+    def shared_folder(self) -> Path:
+        """Of this process's host and user."""
+        return self.folder if self.folder is not None else own_temporary_folder()
+
+    def _join(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         joins = _open(self)
         totals = [_totals(lookup, join) for lookup, join in zip(self.lookups, joins, strict=True)]
         rows = self._arriving(batches)
@@ -81,10 +90,6 @@ class HostedJoins:
             told = fates.told if fates is not None else None
             yield telling_row(self.output_schema, partition, totals, shed, told)
         pa.default_memory_pool().release_unused()
-
-    def shared_folder(self) -> Path:
-        """Of this process's host and user."""
-        return self.folder if self.folder is not None else own_temporary_folder()
 
     def _leaving(self, output: pa.RecordBatch, fates: FateCounts | None) -> pa.RecordBatch:
         die_if_told("with_hot_rows")
@@ -145,6 +150,15 @@ def _joined(
 
 
 _open_joins: dict[tuple[str, tuple[int, ...]], list[WorkerJoin]] = {}
+_open_seats: dict[str, HostSeats] = {}
+
+
+def _seat(hosted: HostedJoins) -> AbstractContextManager[None]:
+    """A seat for this process, which holds no join while it waits for one."""
+    if hosted.token not in _open_seats:
+        _open_seats.clear()
+        _open_seats[hosted.token] = HostSeats(hosted.shared_folder(), hosted.token, hosted.workers)
+    return _open_seats[hosted.token].taken(_open_joins.clear)
 
 
 def _open(hosted: HostedJoins) -> list[WorkerJoin]:
