@@ -1,5 +1,7 @@
 """The worker's side of a join by itself: where it reads, what it shares a folder with, and what it refuses."""
 
+import errno
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import tidemill as tm
 from tidemill.core.errors import SpecError, StoreError
+from tidemill.master.page_files import PageFiles
 from tidemill.spark import host, hot_folder
 from tidemill.spark.auto import Wish
 from tidemill.spark.enrich import plan_lookups
@@ -53,6 +56,65 @@ def values(joins: HostedJoins) -> dict[int, int]:
 
 
 EXPECTED = {number: number % KEYS * 3 for number in range(3 * KEYS)}
+
+
+@pytest.fixture
+def no_direct_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that refuses O_DIRECT."""
+    real = os.open
+
+    def refusing(file: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(file, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refusing)
+
+
+def test_where_direct_reads_are_refused_pages_come_through_the_cache_and_it_is_told_once(
+    store: tm.MasterData, tmp_path: Path, no_direct_reads: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    joins = hosted(store, tmp_path / "hot")
+    with caplog.at_level(logging.WARNING, "tidemill.spark"):
+        assert values(joins) == EXPECTED
+        host._open_joins.clear()
+        assert values(joins) == EXPECTED
+    assert [record.getMessage() for record in caplog.records if "no direct I/O" in record.getMessage()] == [
+        f"the file system of {store.path} has no direct I/O: pages go through the page cache, whose memory is in no budget"
+    ]
+
+
+def test_pages_are_read_past_the_cache_where_they_can_be(store: tm.MasterData, tmp_path: Path) -> None:
+    joins = hosted(store, tmp_path / "hot")
+    assert values(joins) == EXPECTED
+    ((join,),) = host._open_joins.values()
+    assert join.master._reader.direct
+
+
+@pytest.mark.parametrize(("number", "passes"), [(errno.EIO, True), (errno.EINVAL, False)])
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_a_read_that_fails_is_an_error_however_it_was_read(
+    store: tm.MasterData,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    *,
+    passes: bool,
+    is_direct: bool,
+) -> None:
+    if not is_direct:
+        request.getfixturevalue("no_direct_reads")
+
+    def failing(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    # A compiled read only says that it failed; what is asked for the reason fails here.
+    monkeypatch.setattr(os, "preadv", failing)
+    monkeypatch.setattr(PageFiles, "handles", property(lambda files: np.full(len(files.paths), -1)))
+    with pytest.raises(StoreError, match=os.strerror(number)) as refusal:
+        values(hosted(store, tmp_path / "hot"))
+    assert (refusal.value.code, refusal.value.retryable) == ("page_unreadable", passes)
 
 
 @pytest.fixture

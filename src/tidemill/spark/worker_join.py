@@ -1,5 +1,6 @@
 """One open join of a Python worker, with its share of the host's memory and the hot rows that all workers share."""
 
+import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -49,6 +50,9 @@ _MOST_WAITING_BYTES = 16 * 2**20
 """Of each worker: half a million rows, as many as miss of several millions. More would wait for nothing but room."""
 _ARRIVALS_BYTES = 2**20
 _OUTPUT_BYTES = 2**21
+_LOG = logging.getLogger("tidemill.spark")
+_read_through_the_cache: set[Path] = set()
+"""Stores of which this process has told so."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,22 @@ def refused_for_host(refusal: BudgetError, name: str, memory_bytes: int, workers
     )
 
 
+def opened_master(path: Path, version: int) -> MasterData:
+    """The store, read past the page cache where its file system can do that."""
+    try:
+        return MasterData.open(path, version, direct=True, reads_in_flight=_READS_IN_FLIGHT)
+    except StoreError as refusal:
+        if refusal.code != "no_direct_io":
+            raise
+    if path not in _read_through_the_cache:
+        _read_through_the_cache.add(path)
+        _LOG.warning(
+            "the file system of %s has no direct I/O: pages go through the page cache, whose memory is in no budget",
+            path,
+        )
+    return MasterData.open(path, version, direct=False, reads_in_flight=_READS_IN_FLIGHT)
+
+
 class WorkerJoin:
     """The join of this process with one master table, in one version.
 
@@ -130,9 +150,7 @@ class WorkerJoin:
     def __init__(self, lookup: HostedLookup, version: int, workers: int, folder: Path, *, owner: str) -> None:
         note_baseline(folder)
         self.as_of = lookup.as_of
-        self.master = MasterData.open(
-            lookup.master_path, version, direct=True, reads_in_flight=_READS_IN_FLIGHT
-        )
+        self.master = opened_master(lookup.master_path, version)
         budget = MemoryBudget(join_bytes(lookup.memory_bytes, workers))
         self._hot: SharedRowCache | SharedSetCache | None = None
         self._board: Board | None = None
