@@ -44,11 +44,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> SparkData:
 
 def run(data: SparkData, *options: str) -> Any:
     usual = ["--master-rows", str(data.master_rows), "--data", str(data.folder), "--batches", str(BATCH_ROWS)]
-    return CliRunner().invoke(bench, ["spark", *usual, "--seconds", "3", "--cores", "1", *options])
+    return CliRunner().invoke(bench, ["spark", *usual, "--seconds", "1", "--cores", "1", *options])
 
 
 def cell(data: SparkData, contender: str = "ceiling", share: float | None = None) -> SparkCell:
-    return SparkCell(contender, BATCH_ROWS, share, ROWS, 2.0, 1, str(data.folder), 1)
+    return SparkCell(contender, BATCH_ROWS, share, ROWS, 1.0, 1, str(data.folder), 1)
 
 
 def test_a_small_run_gives_right_rows_in_the_agreed_form(data: SparkData, tmp_path: Path) -> None:
