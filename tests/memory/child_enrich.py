@@ -19,20 +19,26 @@ TRIAL = "trial"
 _SECONDS_BETWEEN_SAMPLES = 0.02
 
 
-def measure(folder: Path, stream: str, memory_bytes: int) -> dict[str, object]:
-    spark = start_session("memory", cores=CORES, scratch=folder / f"{stream}-scratch", low_latency=True)
+def measure(folder: Path, stream: str, memory_bytes: int, stores: list[str]) -> dict[str, object]:
+    case = "-".join([stream, *stores])
+    spark = start_session("memory", cores=CORES, scratch=folder / f"{case}-scratch", low_latency=True)
     rows = spark.readStream.schema("id bigint, key bigint").option("maxFilesPerTrigger", 1)
-    hot_rows = folder / f"{stream}-hot"
+    hot_rows = folder / f"{case}-hot"
+    prefixes = ["", *(f"{store}_" for store in stores[1:])]
+    lookups = [
+        tm.Lookup(master=tm.MasterData.open(folder / store), on="key", prefix=prefix)
+        for store, prefix in zip(stores, prefixes, strict=True)
+    ]
     enriched = tm.enrich(
-        rows.parquet(str(folder / stream)), tm.MasterData.open(folder / "store"), on="key", memory=memory_bytes,
-        tasks=CORES, observe_as=TRIAL, hot_rows=hot_rows,
+        rows.parquet(str(folder / stream)), lookups, memory=memory_bytes, tasks=CORES, observe_as=TRIAL, hot_rows=hot_rows
     )  # fmt: skip
+    sums = " + ".join(f"{prefix}measure_7 + length({prefix}name)" for prefix in prefixes)
     counted: list[tuple[int, int]] = []
     cpu_seconds: dict[str, float] = {}
 
     def keep(batch: DataFrame, _: int) -> None:
         # Every column is computed, none comes to this process: its memory is not on trial, its cores are.
-        seen = batch.selectExpr("measure_7 + length(name) AS sum")
+        seen = batch.selectExpr(f"{sums} AS sum")
         whole = seen.selectExpr("count(*) AS rows", "count(sum) AS known").first()
         assert whole is not None
         counted.append((whole["rows"], whole["known"]))
@@ -48,15 +54,13 @@ def measure(folder: Path, stream: str, memory_bytes: int) -> dict[str, object]:
 
     watching = threading.Thread(target=sample, daemon=True)
     watching.start()
-    writing = enriched.writeStream.foreachBatch(keep).option(
-        "checkpointLocation", str(folder / f"{stream}-cp")
-    )
+    writing = enriched.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / f"{case}-cp"))
     query = writing.trigger(availableNow=True).start()
     query.awaitTermination()
     ended.set()
     watching.join()
     progresses = [progress.observedMetrics[TRIAL].asDict() for progress in query.recentProgress]
-    told = [[task["lookups"][0] for task in tasks_told(observed)] for observed in progresses]
+    told = [[task["lookups"][-1] for task in tasks_told(observed)] for observed in progresses]
     spark.stop()
     return {
         "peak_bytes": sampler.peak_bytes,
@@ -69,4 +73,4 @@ def measure(folder: Path, stream: str, memory_bytes: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))))
+    print(json.dumps(measure(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:])))
