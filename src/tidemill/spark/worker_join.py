@@ -157,6 +157,7 @@ class WorkerJoin:
         self._told = HotCodes(lookup.master_path, hint_name(f"{owner} {lookup.name}"))
         self._files: tuple[Path, ...] = ()
         self._reads_bytes = 0
+        self._has_begun = False
         self.join: SemiStreamJoin
         if lookup.algorithm == TideJoin.name:
             shares = HostShares.of(self.master, lookup.plan, lookup.memory_bytes, workers)
@@ -217,18 +218,19 @@ class WorkerJoin:
                     next_move="run the task again; two queries on one master need folders of their own (hot_rows=)",
                     retryable=True,
                 )
-            if not self._hot.entries:
+            if not (self._has_begun and self._hot.entries):
                 self._begin_where_others_are(self._hot)
             with self._board.taken_seat() if self._board is not None else nullcontext():
                 yield
             self._told.tell(self._hot)
 
     def _begin_where_others_are(self, hot: SharedRowCache | SharedSetCache) -> None:
-        """Read the rows that were hot when somebody last told; one worker of the host does it."""
-        with hot.alone_in("warming") as is_mine:
-            codes = self._told.read() if is_mine and not hot.entries else None
+        """Read the rows that were hot when somebody last told; one worker of the host does it, the others wait for them."""
+        with hot.in_turn("warming"):
+            codes = self._told.read() if not hot.entries else None
             if codes is not None:
                 warm_up(hot, self.master, codes, self._reads_bytes)  # the join reads nothing meanwhile
+        self._has_begun = True
 
     def _changed_codes(self, version: int, identity: int) -> Int64s | None:
         """Codes that changed since another version; None if that is not known or was not of this store."""

@@ -181,14 +181,27 @@ class SharedFile(ABC):
     @contextmanager
     def alone_in(self, what: str) -> Iterator[bool]:
         """True inside for one process at a time; the others go on without."""
+        with self._file_of(what) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_mine = True
+            except BlockingIOError:
+                is_mine = False
+            yield is_mine
+
+    @contextmanager
+    def in_turn(self, what: str) -> Iterator[None]:
+        """Inside there is one process at a time; the others wait."""
+        with self._file_of(what) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def _file_of(self, what: str) -> Iterator[int]:
+        """A file beside it, whose lock goes when it is closed."""
         file = os.open(self._path.with_suffix(f".{what}"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_mine = True
-        except BlockingIOError:
-            is_mine = False
-        try:
-            yield is_mine
+            yield file
         finally:
             os.close(file)
 
