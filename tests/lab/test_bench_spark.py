@@ -21,7 +21,7 @@ from tidemill.lab.kept_cells import KeptCells
 from tidemill.lab.spark_bench import SparkOptions, run_spark_bench
 from tidemill.lab.spark_cell import SparkCell, rates
 from tidemill.lab.spark_contenders import BY_DEFAULT
-from tidemill.lab.spark_data import FILES_PER_BATCH, SparkData, check_lot, measured_lot, small_warm_lot
+from tidemill.lab.spark_data import FILES_PER_BATCH, SparkData, check_lot, measured_lot, own_warm_lot
 from tidemill.lab.spark_measure import measure, result
 from tidemill.lab.spark_table import remarks
 
@@ -115,7 +115,7 @@ def test_lots_are_cut_into_batches_and_differ(data: SparkData) -> None:
     assert len(files) == lot.batches * FILES_PER_BATCH
     assert {pq.read_metadata(file).num_rows for file in files} == {BATCH_ROWS // FILES_PER_BATCH}
     assert [file.stat().st_mtime for file in files] == sorted({file.stat().st_mtime for file in files})
-    for other in (check_lot(BATCH_ROWS), small_warm_lot(BATCH_ROWS)):
+    for other in (check_lot(BATCH_ROWS), own_warm_lot(BATCH_ROWS)):
         assert _keys(data, other)[:BATCH_ROWS] != _keys(data, lot)[:BATCH_ROWS]
 
 

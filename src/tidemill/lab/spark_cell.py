@@ -1,8 +1,8 @@
 """The cells of one contender and memory share, in a process and a session of their own: warm up, measure, compare.
 
 ```
-open │ lot "warm", around and around │ for each size of batch:  lot "rows-N", measured │ lot "check-N", compared, untimed
-     └─ fills caches, and Java compiles                         └─ small ones: before it lot "small-warm-N", around and around
+open │ lot "warm" │ for each size of batch:  lot "own-warm-N" │ lot "rows-N", measured │ lot "check-N", compared, untimed
+     └─ fills caches, and Java compiles          └─ both around and around, for some seconds
 ```
 Speaks to the parent in lines of JSON: {"cell": {…}} for each cell that ended, or {"refused": …} where the memory is too
 small, or {"missing": …} where something that the contender stands on is not installed.
@@ -32,12 +32,11 @@ from tidemill.lab.spark_check import expected, summed
 from tidemill.lab.spark_contenders import JOINS, Opened, opened
 from tidemill.lab.spark_data import (
     FILES_PER_BATCH,
-    SMALL_BATCH_ROWS,
     Lot,
     SparkData,
     check_lot,
     measured_lot,
-    small_warm_lot,
+    own_warm_lot,
 )
 from tidemill.lab.spark_flink import run_flink
 from tidemill.lab.spark_memory import Watch
@@ -48,10 +47,11 @@ from tidemill.spark.memory_sample import forget_ended
 POLL_S = 0.05
 RUN_PREFIX = "run-"
 """Of scratch folders; the process id follows, so that a parent finds what a killed child left."""
-WARM_UP_FACTOR = 4
+WARM_UP_FACTOR = 3
 """Times the seconds of a cell, before the first one: Java's compilers take 13 s of two cores in the first minute."""
-SMALL_WARM_UP_FACTOR = 3
-"""Times the seconds of a cell, before one of small batches."""
+OWN_WARM_UP_FACTOR = 2
+"""The same, before cells of another size: what Spark does for each batch, and how, Java has compiled only after some hundred of them.
+`tide` took 233 ms for 200,000 rows at first and 188 after 15 s, and 83 and 57 for 2,000; `ceiling` 73 and 44 for those."""
 PATIENCE_FACTOR = 4
 """Times the seconds of a cell, after which one batch is enough where two were wanted."""
 
@@ -99,11 +99,12 @@ def run_cells(cells: list[SparkCell]) -> None:
         ) as contender:
             runner = _Runner(contender, first.data, scratch)
             with Watch(contender.held_bytes, contender.files) as watch:
-                runner.warm_up(first.data.warm_lot(), WARM_UP_FACTOR * first.seconds)
+                warm = first.data.warm_lot()
+                runner.warm_up(warm, WARM_UP_FACTOR * first.seconds)
                 for cell in cells:
                     lot = measured_lot(cell.batch_rows)
-                    if cell.batch_rows < SMALL_BATCH_ROWS:
-                        runner.warm_up(small_warm_lot(cell.batch_rows), SMALL_WARM_UP_FACTOR * cell.seconds)
+                    if cell.batch_rows != warm.batch_rows:
+                        runner.warm_up(own_warm_lot(cell.batch_rows), OWN_WARM_UP_FACTOR * cell.seconds)
                     forget_ended(hot_rows)
                     watch.restart()
                     # Hot rows are those of a query: the first batch of one has few.

@@ -3,10 +3,10 @@
 A *lot* is a folder of stream files that one query reads, four files a micro-batch:
 
 ```
-warm           batches that only fill caches         ┐
-small-warm-N   small batches, for Java's compilers   │ Zipf 1, the same popular keys in all,
-rows-N         warm-up batches, then measured ones   │ but each lot draws rows of its own
-check-N        one batch whose output is compared    ┘
+warm         batches that only fill caches           ┐
+own-warm-N   the same in the size that is measured   │ Zipf 1, the same popular keys in all,
+rows-N       warm-up batches, then measured ones     │ but each lot draws rows of its own
+check-N      one batch whose output is compared      ┘
 ```
 """
 
@@ -33,9 +33,6 @@ FILES_PER_BATCH = 4
 ZIPF = 1.0
 WARM_BATCHES = 24
 """Fifty batches gave 75 % hits in the next ones where they were the same two again and again, 78 % where they differed."""
-SMALL_BATCH_ROWS = 50_000
-"""Such a batch is mostly Spark's own work for each batch, which Java has compiled after some hundred of them: `ceiling` took
-73 ms at first and 44 ms then, `spark-broadcast-stream` 579 and 541."""
 _PARQUET_BYTES_PER_ROW, _STREAM_BYTES_PER_ROW = 80, 20
 _FIRST_FILE_TIME_S = 1_700_000_000
 """Spark takes files in order of their times, which we set a second apart."""
@@ -100,8 +97,9 @@ class SparkData:
         if not self.parquet.exists():
             require_space(self.folder, _PARQUET_BYTES_PER_ROW * self.master_rows)
             self._write_master(progress)
-        lots = [self.warm_lot(), *(lot(rows) for rows in batch_rows for lot in (measured_lot, check_lot))]
-        lots += [small_warm_lot(rows) for rows in batch_rows if rows < SMALL_BATCH_ROWS]
+        warm = self.warm_lot()
+        lots = [warm, *(lot(rows) for rows in batch_rows for lot in (measured_lot, check_lot))]
+        lots += [own_warm_lot(rows) for rows in batch_rows if rows != warm.batch_rows]
         missing = [lot for lot in lots if not self.path(lot).exists()]
         if missing:
             require_space(self.folder, _STREAM_BYTES_PER_ROW * sum(lot.rows for lot in missing))
@@ -143,9 +141,9 @@ def measured_lot(batch_rows: int) -> Lot:
     return Lot("rows", batch_rows, measured + warm_up_batches(measured))
 
 
-def small_warm_lot(batch_rows: int) -> Lot:
-    """Batches as small as those that are measured, of other rows: what they make hot must not be what is measured."""
-    return Lot("small-warm", batch_rows, measured_lot(batch_rows).batches)
+def own_warm_lot(batch_rows: int) -> Lot:
+    """Batches as large as those that are measured, of other rows: what they make hot must not be what is measured."""
+    return Lot("own-warm", batch_rows, measured_lot(batch_rows).batches)
 
 
 def warm_up_batches(measured: int) -> int:
@@ -176,11 +174,10 @@ def _fresh(folder: Path) -> Path:
 
 __all__ = [
     "FILES_PER_BATCH",
-    "SMALL_BATCH_ROWS",
     "Lot",
     "SparkData",
     "check_lot",
     "measured_lot",
-    "small_warm_lot",
+    "own_warm_lot",
     "warm_up_batches",
 ]
