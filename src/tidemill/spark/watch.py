@@ -18,6 +18,7 @@ from rich.table import Table
 
 from tidemill.core.units import format_bytes, format_count, format_ms
 from tidemill.spark.fate_counts import fates_of
+from tidemill.spark.listening_end import stop_listening
 from tidemill.spark.metrics import TASKS_FIELD
 from tidemill.spark.metrics_records import BatchMetrics, LookupMetrics, added_up, lookups_of, shed_of
 from tidemill.spark.progress import ProgressListener
@@ -93,7 +94,7 @@ class Watch(ProgressListener):
     def stop(self) -> None:
         """Hear no more; what was heard stays."""
         if self._spark is not None:
-            self._spark.streams.removeListener(self)
+            stop_listening(self._spark, self)
             self._spark = None
 
     def __enter__(self) -> "Watch":
